@@ -1,0 +1,1 @@
+"""For the operator: the `forebay` command and what it needs."""

@@ -1,0 +1,1 @@
+"""HTTP in, text out: the gateway. Never imports MLX."""

@@ -1,0 +1,1 @@
+"""The words both sides need: messages, limits, settings, errors. Imports neither MLX nor aiohttp."""

@@ -1,0 +1,155 @@
+"""Settings: a TOML file and FOREBAY_… variables, read once, checked, frozen.
+
+This is the only place that reads the environment. `FOREBAY_PORT` sets `port`; `FOREBAY_WORKER__SLOTS` sets
+`slots` of the table `[worker]`. The environment wins over the file, and what is passed in wins over both.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from shared.errors import SettingsError
+from shared.limits import CONTEXT_TOKENS_MAX, SLOTS_MAX
+
+_PREFIX: Final = "FOREBAY_"
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LogSettings(_Table):
+    """How logs look; they go to stderr, one line an event."""
+
+    format: Literal["console", "json"] = "console"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class ProxySettings(_Table):
+    """The front door."""
+
+    queue_places: int = Field(256, ge=1, le=100_000, description="answers that may wait for the worker")
+    max_tokens_default: int = Field(
+        4096, ge=1, le=CONTEXT_TOKENS_MAX, description="when a request names none"
+    )
+    resumes_max: int = Field(2, ge=0, le=8, description="how often a worker's death may interrupt one answer")
+    tokenizer_threads: int = Field(1, ge=1, le=16)
+    drain_s: float = Field(25.0, ge=0, le=600, description="what running answers get on SIGTERM")
+
+
+class WorkerSettings(_Table):
+    """The MLX process and its supervisor."""
+
+    slots: int = Field(16, ge=1, le=SLOTS_MAX, description="rows in the batch")
+    context_tokens: int | None = Field(
+        None, ge=16, le=CONTEXT_TOKENS_MAX, description="cap below the model's"
+    )
+    kv_budget_mb: int | None = Field(None, ge=1, description="bytes for KV caches; default from the device")
+    memory_fraction: float = Field(0.8, gt=0, le=0.95, description="of the device's working set, all told")
+    prefill_quantum_ms: float = Field(250.0, ge=10, le=10_000, description="prefill between two decode steps")
+    load_deadline_s: float = Field(300.0, ge=1, description="without any progress while loading")
+    hang_floor_s: float = Field(5.0, ge=0.5, description="silence of a busy loop that is still no hang")
+    stderr_lives_kept: int = Field(20, ge=1, le=1000, description="stderr files of past lives")
+
+
+class Settings(BaseSettings):
+    """All of Forebay's settings. Unknown keys are refused with the nearest known name."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, env_ignore_empty=True
+    )
+
+    home: Path = Field(Path("~/.forebay"), description="models, logs and the run folder")
+    model: str = Field("demo", min_length=1, description="a folder, a Hugging Face id, or demo")
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=1, le=65535)
+    log: LogSettings = LogSettings()
+    proxy: ProxySettings = ProxySettings()
+    worker: WorkerSettings = WorkerSettings()
+
+    @property
+    def home_folder(self) -> Path:
+        return self.home.expanduser().absolute()
+
+    @classmethod
+    def load(cls, file: Path | None = None, **overrides: Any) -> "Settings":
+        """Read file and environment, with overrides (None means unset) on top. Raises SettingsError."""
+        _refuse_unknown_variables(os.environ)
+        given = {key: value for key, value in overrides.items() if value is not None}
+        try:
+            return _reading(_read_toml(file))(**given)
+        except ValidationError as problem:
+            raise SettingsError(_explain(problem)) from problem
+
+
+def _reading(file_values: dict[str, Any]) -> type[Settings]:
+    """Return Settings whose sources are: what is passed in, then the environment, then the file."""
+
+    class FromFile(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the hook's signature)
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, file_values)
+
+    return FromFile
+
+
+def _read_toml(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as problem:
+        raise SettingsError(f"{file}: {problem.strerror}") from problem
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"{file}: {problem}") from problem
+
+
+def _known_keys(table: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in table.model_fields.items():
+        yield prefix + name
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _known_keys(kind, f"{prefix}{name}.")
+
+
+def _nearest(key: str) -> str:
+    nearest = difflib.get_close_matches(key, list(_known_keys(Settings)), n=1, cutoff=0.5)
+    return f"; did you mean {nearest[0]}?" if nearest else ""
+
+
+def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    known = set(_known_keys(Settings))
+    for name in environment:
+        if name.upper().startswith(_PREFIX):
+            key = name[len(_PREFIX) :].lower().replace("__", ".")
+            if key not in known:
+                raise SettingsError(f"{name} sets no known setting{_nearest(key)}")
+
+
+def _explain(problem: ValidationError) -> str:
+    return "; ".join(_explain_one(error["type"], error["loc"], error["msg"]) for error in problem.errors())
+
+
+def _explain_one(kind: str, place: tuple[int | str, ...], message: str) -> str:
+    key = ".".join(str(part) for part in place)
+    if kind == "extra_forbidden":
+        return f"{key} is no known setting{_nearest(key)}"
+    return f"{key}: {message}"

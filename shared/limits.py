@@ -1,0 +1,48 @@
+"""Every bound of the system, with its unit, and the relations between them asserted."""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# HTTP, in the proxy.
+BODY_BYTES_MAX: Final = 16 * MIB
+BODY_DEPTH_MAX: Final = 64
+HEADER_BYTES_MAX: Final = 16 * KIB
+HEADER_LINE_BYTES_MAX: Final = 8 * KIB
+MESSAGES_MAX: Final = 4096
+CHOICES_MAX: Final = 16
+PROMPTS_MAX: Final = 32
+SEQUENCES_PER_REQUEST_MAX: Final = 32
+STOPS_MAX: Final = 4
+STOP_CHARS_MAX: Final = 256
+
+# Tokens and sampling.
+CONTEXT_TOKENS_MAX: Final = 1 << 20
+VOCABULARY_MAX: Final = 1 << 20
+TEMPERATURE_MAX: Final = 2.0
+SEED_MIN: Final = -(1 << 63)
+SEED_MAX: Final = (1 << 63) - 1
+
+# The wire. A msgpack integer of a token id takes at most 5 bytes.
+FRAME_BYTES_MAX: Final = 16 * MIB
+NAME_CHARS_MAX: Final = 128
+TEXT_CHARS_MAX: Final = 4 * KIB
+SLOTS_MAX: Final = 256
+ATTEMPTS_MAX: Final = 16
+HIGH_WATER_FRAMES: Final = 4096
+FRAMES_PER_DRAIN_MAX: Final = 256
+
+# A Unix socket's path: macOS allows 104 bytes with the closing zero, Linux 108.
+SOCKET_PATH_BYTES_MAX: Final = 100
+
+# Time between signs of life.
+PING_INTERVAL_S: Final = 1.0
+PINGS_MISSED_MAX: Final = 3
+PROGRESS_INTERVAL_S: Final = 1.0
+KEEPALIVE_INTERVAL_S: Final = 10.0
+
+assert 5 * 2 * CONTEXT_TOKENS_MAX < FRAME_BYTES_MAX, "a Submit of a full context must fit in a frame"
+assert CHOICES_MAX <= SEQUENCES_PER_REQUEST_MAX
+assert PROMPTS_MAX <= SEQUENCES_PER_REQUEST_MAX
+assert BODY_BYTES_MAX <= FRAME_BYTES_MAX

@@ -1,0 +1,70 @@
+"""The run folder: where the wire's socket lives, private to one user, held by one proxy at a time."""
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from shared.errors import SettingsError
+from shared.limits import SOCKET_PATH_BYTES_MAX
+
+_SOCKET_NAME = "wire"
+
+
+class RunFolder:
+    """A folder of mode 0700 with the wire's socket in it.
+
+    Under a home whose path is too long for a Unix socket, the folder lies in the system's temporary folder,
+    named by a hash of the home, so that proxy and worker find the same one.
+    """
+
+    def __init__(self, home: Path, port: int) -> None:
+        self.path = home / "run" / str(port)
+        if len(os.fsencode(self.socket)) > SOCKET_PATH_BYTES_MAX:
+            digest = hashlib.sha256(f"{os.getuid()}:{self.path}".encode()).hexdigest()[:16]
+            self.path = Path(tempfile.gettempdir()) / f"forebay-{digest}"
+
+    @property
+    def socket(self) -> Path:
+        return self.path / _SOCKET_NAME
+
+    @property
+    def endpoint(self) -> str:
+        return f"ipc://{self.socket}"
+
+    def create(self) -> None:
+        """Make the folder, or refuse one that others could write to."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = self.path.stat()
+        if status.st_uid != os.getuid():
+            raise SettingsError(f"{self.path} belongs to another user")
+        self.path.chmod(0o700)
+
+
+class RunLock:
+    """Held by the proxy: a second one on the same port is told so instead of stealing the socket."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        self._folder.create()
+        file = (self._folder.path / "lock").open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            file.close()
+            raise SettingsError(f"another proxy holds {self._folder.path}; is Forebay running?") from problem
+        self._file = file
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._file is not None
+        self._folder.socket.unlink(missing_ok=True)
+        self._file.close()
