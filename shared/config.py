@@ -153,3 +153,8 @@ def _explain_one(kind: str, place: tuple[int | str, ...], message: str) -> str:
     if kind == "extra_forbidden":
         return f"{key} is no known setting{_nearest(key)}"
     return f"{key}: {message}"
+
+
+def child_environment(**extra: str) -> dict[str, str]:
+    """Return this process's environment with `extra` on top, for a child process."""
+    return {**os.environ, **extra}
