@@ -13,7 +13,7 @@ Endpoint = Literal["chat", "completions"]
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages for the model's chat template, as the client sent them (checked, content flattened to text)."""
+    """Messages for the model's chat template, as the client sent them: checked, content flattened to text."""
 
     messages: tuple[dict[str, Any], ...]
 

@@ -104,7 +104,7 @@ def _reading(file_values: dict[str, Any]) -> type[Settings]:
             init_settings: PydanticBaseSettingsSource,
             env_settings: PydanticBaseSettingsSource,
             dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the hook's signature)
-            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (likewise)
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             return init_settings, env_settings, InitSettingsSource(settings_cls, file_values)
 

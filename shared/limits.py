@@ -8,6 +8,8 @@ MIB: Final = 1024 * KIB
 # HTTP, in the proxy.
 BODY_BYTES_MAX: Final = 16 * MIB
 BODY_DEPTH_MAX: Final = 64
+BODY_PARTS_MAX: Final = 1 << 18  # strings, objects and lists in one body
+PARAM_CHARS_MAX: Final = 128
 HEADER_BYTES_MAX: Final = 16 * KIB
 HEADER_LINE_BYTES_MAX: Final = 8 * KIB
 MESSAGES_MAX: Final = 4096

@@ -13,7 +13,7 @@ from shared.sampling import Sampling
 
 PROTOCOL_VERSION: Final = 1
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length"]
 Phase = Literal["loading", "idle", "prefill", "decode"]
 DeathCause = Literal["memory", "crash", "loop_exception", "hang", "stuck_load", "planned", "cannot_load"]
 
@@ -35,8 +35,8 @@ def _require_ids(ids: tuple[int, ...], what: str) -> None:
 class ModelFacts:
     """What the worker measured and classified when it loaded the model.
 
-    `kv_bytes_per_token` is for one row; a row's cache is padded to a multiple of `kv_pad_tokens`, and a
-    padded batch to its longest row. `fixed_bytes_per_row` is state that doesn't grow (SSM, convolutions).
+    `kv_bytes_per_token` is for one row. The batch has places for a multiple of `kv_pad_rows` rows, each of a
+    multiple of `kv_pad_tokens` tokens. `fixed_bytes_per_row` is state that doesn't grow (SSM, convolutions).
     `batches` False means that one row runs at a time, and `why_not` says why.
     """
 
@@ -47,6 +47,7 @@ class ModelFacts:
     weights_bytes: int
     kv_bytes_per_token: int
     kv_pad_tokens: int
+    kv_pad_rows: int
     fixed_bytes_per_row: int
     batches: bool
     why_not: str
@@ -54,9 +55,20 @@ class ModelFacts:
     def __post_init__(self) -> None:
         _require(1 <= self.context_tokens <= CONTEXT_TOKENS_MAX, "context_tokens out of range")
         _require(1 <= self.vocabulary <= VOCABULARY_MAX, "vocabulary out of range")
-        _require(self.kv_pad_tokens >= 1, "kv_pad_tokens must be positive")
+        _require(self.kv_pad_tokens >= 1 and self.kv_pad_rows >= 1, "padding must be positive")
         costs = (self.weights_bytes, self.kv_bytes_per_token, self.fixed_bytes_per_row)
         _require(min(costs) >= 0, "bytes must not be negative")
+
+    def batch_bytes(self, rows: int, longest: int) -> int:
+        """Return what a padded batch of `rows` takes, the longest having `longest` tokens, in bytes.
+
+        One row more is counted than the batch has places for: it is being prefilled or copied in.
+        """
+        if not rows:
+            return 0
+        places = -(-rows // self.kv_pad_rows) * self.kv_pad_rows + 1
+        tokens = -(-(longest + 1) // self.kv_pad_tokens) * self.kv_pad_tokens
+        return places * (tokens * self.kv_bytes_per_token + self.fixed_bytes_per_row)
 
 
 @dataclass(frozen=True, slots=True)

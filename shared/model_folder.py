@@ -10,6 +10,7 @@ from shared.errors import ModelError
 from shared.limits import CONTEXT_TOKENS_MAX, VOCABULARY_MAX
 
 DEMO_NAME: Final = "demo"
+DEMO_MODEL_NAME: Final = "SmolLM2-135M-Instruct"
 _CONTEXT_KEYS: Final = ("max_position_embeddings", "max_sequence_length", "seq_length", "n_positions")
 _CONTEXT_TOKENS_UNSAID: Final = 32_768
 

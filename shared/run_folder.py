@@ -48,17 +48,17 @@ class RunLock:
     """Held by the proxy: a second one on the same port is told so instead of stealing the socket."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+        self.folder = folder
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        self._folder.create()
-        file = (self._folder.path / "lock").open("w")
+        self.folder.create()
+        file = (self.folder.path / "lock").open("w")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as problem:
             file.close()
-            raise SettingsError(f"another proxy holds {self._folder.path}; is Forebay running?") from problem
+            raise SettingsError(f"another proxy holds {self.folder.path}; is Forebay running?") from problem
         self._file = file
         return self
 
@@ -66,5 +66,5 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._file is not None
-        self._folder.socket.unlink(missing_ok=True)
+        self.folder.socket.unlink(missing_ok=True)
         self._file.close()

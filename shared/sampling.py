@@ -8,8 +8,9 @@ from typing import Final
 
 from shared.limits import SEED_MAX, SEED_MIN, TEMPERATURE_MAX, VOCABULARY_MAX
 
+GREEDY_BELOW: Final = 1e-5
 _NOISE_INPUT: Final = struct.Struct("<qQQ")
-_NOISE_UNIT: Final = 2.0**-24
+_NOISE_UNIT: Final = 2.0**-23
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,17 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0
+        """So cold that only the most likely token can be drawn; also guards the division by temperature."""
+        return self.temperature < GREEDY_BELOW
 
 
 def uniform(seed: int, choice: int, position: int) -> float:
-    """Return the noise of one token: a multiple of 2^-24 in [0, 1), fit for float32.
+    """Return the noise of one token: a multiple of 2^-23 in [0, 1).
 
     It is a function of its arguments alone (a keyed position, not a stream), so a token can be drawn again
-    after a death, in another batch, and meet the same noise. The mixing is BLAKE2b's, so that seed 1 at
+    after a death, in another batch, and meet the same noise. 23 bits, so that in float32 the product with a
+    total mass is always less than that mass. The mixing is BLAKE2b's, so that seed 1 at
     position 2 and seed 2 at position 1 have nothing in common.
     """
     digest = hashlib.blake2b(_NOISE_INPUT.pack(seed, choice, position), digest_size=8).digest()
-    return float(int.from_bytes(digest, "little") >> 40) * _NOISE_UNIT
+    return float(int.from_bytes(digest, "little") >> 41) * _NOISE_UNIT

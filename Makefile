@@ -1,0 +1,42 @@
+# The ways in: `make run` serves the demo model, `make test` runs every test. Works with GNU make 3.81.
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Evaluated only where it is used: the first Python here that is new enough.
+PYTHON = $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo check test clean
+
+help:  ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed  ## make .venv with Forebay and its tools in it
+
+# A plain path in .venv, not an import hook: mypy and import-linter see the same files as Python.
+$(VENV)/.installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Forebay needs Python 3.11 or newer, and found none" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --config-settings editable_mode=compat -e ".[dev]"
+	touch $@
+
+run: setup  ## serve the demo model on 127.0.0.1:8000 (MODEL=… for another one)
+	$(BIN)/forebay up $(if $(MODEL),--model "$(MODEL)")
+
+demo: setup  ## fetch the demo model into FOREBAY_HOME (~/.forebay), and no more
+	$(BIN)/forebay fetch --model demo
+
+check: setup  ## formatting, lint, types, import contracts, house rules: seconds
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_packaging.py
+
+test: setup  ## every test, those with real processes and the demo model too
+	$(BIN)/python -m pytest
+
+clean:  ## remove .venv and what the tools cached; models stay in FOREBAY_HOME
+	rm -rf $(VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

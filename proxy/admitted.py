@@ -1,0 +1,99 @@
+"""The last of the three types: a request that has its places, with what comes back for it.
+
+The permit is an object that rides with the stream; closing it gives place, row and bytes back by whichever
+path the stream ends: complete, cut by a stop string, cancelled by the client, or failed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from proxy.request import Measured
+from shared.errors import Refusal
+from shared.messages import FinishReason
+from shared.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCame:
+    """The next token of an answer; indices come in order, once each."""
+
+    answer: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEnded:
+    """The worker ended an answer."""
+
+    answer: int
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """The request can't go on; nothing more comes."""
+
+    refusal: Refusal
+
+
+Event = TokenCame | AnswerEnded | RequestFailed
+
+
+@dataclass(slots=True, eq=False)
+class LiveSequence:
+    """One answer in the making, as the proxy sees it; changed by the dispatcher only.
+
+    `emitted` holds every id the client was or will be shown, which is all a resume needs. `attempt` counts
+    submits. `pinged` is the number of the last ping sent before the submit: a worker that has seen a later
+    one, and doesn't hold the sequence, has lost it.
+    """
+
+    name: str
+    answer: int
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling
+    events: asyncio.Queue[Event]
+    emitted: list[int] = field(default_factory=list)
+    attempt: int = 0
+    interruptions: int = 0
+    running: bool = False
+    pinged: int = 0
+
+
+@dataclass(slots=True)
+class Admitted:
+    """A measured request that is queued or runs. Close it on every path: it gives everything back."""
+
+    measured: Measured
+    sequences: tuple[LiveSequence, ...]
+    events: asyncio.Queue[Event]
+    received_at: float
+    release: Callable[[LiveSequence], None]
+    started_at: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for sequence in self.sequences:
+            self.release(sequence)
+
+    def stop(self, answer: int) -> None:
+        """End one answer early, because its text is complete; the others go on."""
+        self.release(self.sequences[answer])
+
+    @property
+    def queue_ms(self) -> int:
+        """Milliseconds from arrival to the start of the first answer; 0 while none has started."""
+        return 0 if self.started_at is None else round(1000 * (self.started_at - self.received_at))
+
+    @property
+    def attempts(self) -> int:
+        """How often the most unlucky of the answers was submitted."""
+        return max(sequence.attempt for sequence in self.sequences)

@@ -1,0 +1,136 @@
+"""Puts the proxy together: from settings and a model folder to an application, and its running."""
+
+import asyncio
+import contextlib
+import random
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+
+from proxy.dispatch import Dispatcher
+from proxy.health import Health
+from proxy.measure import Measurer
+from proxy.middleware import request_boundary
+from proxy.routes import Routes, Service
+from proxy.text_model import TextModel
+from proxy.worker_link import WorkerLink
+from shared.channel import RouterChannel
+from shared.clock import Clock, SystemClock
+from shared.config import Settings
+from shared.errors import SettingsError
+from shared.limits import BODY_BYTES_MAX, HEADER_BYTES_MAX, HEADER_LINE_BYTES_MAX
+from shared.logs import Logger
+from shared.model_folder import DEMO_MODEL_NAME, DEMO_NAME, ModelFolder
+
+_SHUTDOWN_S: Final = 2.0
+_SEED_BITS: Final = 63
+
+
+class Proxy:
+    """One gateway: its wire, its dispatcher and its HTTP application."""
+
+    def __init__(self, settings: Settings, folder: ModelFolder, channel: RouterChannel, log: Logger) -> None:
+        clock: Clock = SystemClock()
+        text_model = TextModel.load(folder)
+        context = min(folder.context_tokens, settings.worker.context_tokens or folder.context_tokens)
+        self._settings = settings
+        self._log = log
+        self.link = WorkerLink(channel, folder.fingerprint, clock, log)
+        self.measurer = Measurer(text_model, folder, settings.proxy, context)
+        self.dispatcher = Dispatcher(
+            self.link,
+            settings.proxy,
+            stop_ids=text_model.stop_ids,
+            clock=clock,
+            jitter=_jitter,
+            log=log,
+        )
+        self.link.attach(self.dispatcher)
+        service = Service(
+            names=served_names(folder),
+            text_model=text_model,
+            measurer=self.measurer,
+            dispatcher=self.dispatcher,
+            link=self.link,
+            health=Health(self.link, self.dispatcher, clock),
+            jitter=_jitter,
+            seeds=lambda: secrets.randbits(_SEED_BITS),
+            fingerprint=f"fb_{folder.fingerprint}",
+            created=int(time.time()),
+        )
+        self.app = web.Application(
+            middlewares=[request_boundary(clock, _jitter, log)], client_max_size=BODY_BYTES_MAX
+        )
+        Routes(service).add_to(self.app)
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Serve until told to stop; then finish what runs, within the settings' time, and close."""
+        runner = web.AppRunner(
+            self.app,
+            access_log=None,
+            handler_cancellation=True,
+            max_line_size=HEADER_LINE_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            shutdown_timeout=_SHUTDOWN_S,
+        )
+        await runner.setup()
+        try:
+            await self._listen(runner)
+            await self._until_stopped(stop)
+        finally:
+            await runner.cleanup()
+            self.measurer.close()
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        host, port = self._settings.host, self._settings.port
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as problem:
+            raise SettingsError(f"can't listen on {host}:{port}: {problem.strerror}") from problem
+        self._log.info("listening", host=host, port=port)
+
+    async def _until_stopped(self, stop: asyncio.Event) -> None:
+        """Run the link beside the application. If it fails, so does the proxy: it can't answer any more."""
+        link = asyncio.create_task(self.link.run())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((link, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if link.done():
+            stopping.cancel()
+            link.result()
+        await self._drain()
+        link.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await link
+
+    async def _drain(self) -> None:
+        self.dispatcher.draining = True
+        self._log.info("draining", live=self.dispatcher.live)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.proxy.drain_s):
+                await self.dispatcher.emptied.wait()
+
+
+def served_names(folder: ModelFolder) -> tuple[str, ...]:
+    """Return the names that requests may use: the model's own, and `demo` for the demo model."""
+    return (folder.name, DEMO_NAME) if folder.name == DEMO_MODEL_NAME else (folder.name,)
+
+
+def stop_on_signals(stop: asyncio.Event, at_once: Callable[[], None]) -> None:
+    """Drain on the first SIGTERM or SIGINT; leave at once on the second."""
+    loop = asyncio.get_running_loop()
+
+    def told() -> None:
+        if stop.is_set():
+            at_once()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told)
+
+
+def _jitter() -> float:
+    return random.uniform(0.8, 1.2)  # noqa: S311 (spreads clients, guards nothing)

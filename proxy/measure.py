@@ -1,0 +1,113 @@
+"""Parsed to Measured: tokenises in threads of its own, and refuses what can't fit the model."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from proxy.request import ChatPrompt, IdsPrompt, Measured, Parsed, Prompt, TextPrompt
+from proxy.text_model import TextModel
+from shared.config import ProxySettings
+from shared.errors import ContextTooLong, InvalidRequest
+from shared.model_folder import ModelFolder
+
+# Far above any real text (about 4). Vocabularies have longer words, but those are runs of spaces or dashes,
+# and a text of nothing else is no prompt.
+_CHARS_PER_TOKEN_MAX: Final = 64
+
+
+class Measurer:
+    """Counts tokens off the event loop. The tokenizer lets go of the interpreter lock while it works.
+
+    `context_tokens` is what the gateway allows, at most the model's own.
+    """
+
+    def __init__(
+        self, text_model: TextModel, folder: ModelFolder, settings: ProxySettings, context_tokens: int
+    ) -> None:
+        self._text_model = text_model
+        self._vocabulary = folder.vocabulary
+        self._max_tokens_default = settings.max_tokens_default
+        self.context_tokens = context_tokens
+        self._threads = ThreadPoolExecutor(settings.tokenizer_threads, thread_name_prefix="tokenizer")
+
+    async def measure(self, parsed: Parsed) -> Measured:
+        """Return the request with its prompts' ids and its answers' caps.
+
+        Raises ContextTooLong if prompt and answer don't fit, InvalidRequest if the prompt can't be tokenised.
+        A prompt that is too long by any measure is refused before it is tokenised.
+        """
+        for prompt in parsed.prompts:
+            self._refuse_hopeless(prompt)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._measure, parsed)
+
+    def close(self) -> None:
+        """Give the threads back; what waits for one is cancelled."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _measure(self, parsed: Parsed) -> Measured:
+        prompt_ids = tuple(map(self._ids, parsed.prompts))
+        caps = tuple(
+            self._cap(len(ids), parsed.max_tokens, _field(prompt))
+            for ids, prompt in zip(prompt_ids, parsed.prompts, strict=True)
+        )
+        return Measured(parsed, prompt_ids, caps)
+
+    def _ids(self, prompt: Prompt) -> tuple[int, ...]:
+        match prompt:
+            case ChatPrompt(messages):
+                ids = self._text_model.encode_chat(messages)
+            case TextPrompt(text):
+                ids = self._text_model.encode_text(text)
+            case IdsPrompt(given):
+                ids = given
+        field = _field(prompt)
+        if not ids:
+            raise InvalidRequest(f"'{field}' holds nothing that the model's tokenizer knows.", param=field)
+        if max(ids) >= self._vocabulary:
+            raise InvalidRequest(
+                f"'{field}' has token id {max(ids)}; this model's ids are below {self._vocabulary}.",
+                param=field,
+            )
+        return ids
+
+    def _cap(self, prompt_tokens: int, asked: int | None, field: str) -> int:
+        """Return the most tokens that the answer may have."""
+        context = self.context_tokens
+        if prompt_tokens >= context:
+            raise ContextTooLong(
+                f"This model's context is {context} tokens, answer included; "
+                f"the prompt alone has {prompt_tokens}.",
+                param=field,
+            )
+        if asked is None:
+            return min(self._max_tokens_default, context - prompt_tokens)
+        if prompt_tokens + asked > context:
+            raise ContextTooLong(
+                f"This model's context is {context} tokens; you asked for {prompt_tokens + asked}: "
+                f"{prompt_tokens} in the prompt and {asked} for the answer.",
+                param="max_tokens",
+            )
+        return asked
+
+    def _refuse_hopeless(self, prompt: Prompt) -> None:
+        chars = _chars(prompt)
+        if chars > self.context_tokens * _CHARS_PER_TOKEN_MAX:
+            raise ContextTooLong(
+                f"This model's context is {self.context_tokens} tokens, answer included; "
+                f"the prompt alone has {chars} characters.",
+                param=_field(prompt),
+            )
+
+
+def _chars(prompt: Prompt) -> int:
+    match prompt:
+        case ChatPrompt(messages):
+            return sum(len(message["content"]) for message in messages)
+        case TextPrompt(text):
+            return len(text)
+        case IdsPrompt():
+            return 0
+
+
+def _field(prompt: Prompt) -> str:
+    return "messages" if isinstance(prompt, ChatPrompt) else "prompt"

@@ -1,0 +1,60 @@
+"""Around every request: an id, one log line, and the one place where errors become responses."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from proxy.failures import failure_response
+from shared.clock import Clock
+from shared.errors import Refusal
+from shared.logs import Logger
+
+REQUEST_ID: Final = web.RequestKey("request_id", str)
+_CLIENT_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+def request_boundary(clock: Clock, jitter: Callable[[], float], log: Logger) -> Middleware:
+    """Return the middleware. A client's own x-request-id is echoed if it is short and plain."""
+
+    @web.middleware
+    async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
+        request_id = _request_id(request)
+        request[REQUEST_ID] = request_id
+        started_at = clock.now()
+        status = 499
+        try:
+            response = await _answered(request, handler, jitter, log)
+            status = response.status
+        finally:
+            ms = round(1000 * (clock.now() - started_at))
+            log.info("request", id=request_id, path=request.path, status=status, ms=ms)
+        if not response.prepared:
+            response.headers["x-request-id"] = request_id
+        return response
+
+    return boundary
+
+
+async def _answered(
+    request: web.Request, handler: Handler, jitter: Callable[[], float], log: Logger
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except asyncio.CancelledError:
+        raise
+    except (Refusal, web.HTTPException) as refused:
+        failure = failure_response(refused, jitter)
+    except Exception as error:
+        log.exception("request failed", id=request[REQUEST_ID], path=request.path)
+        failure = failure_response(error, jitter)
+    return web.json_response(failure.body, status=failure.status, headers=failure.headers)
+
+
+def _request_id(request: web.Request) -> str:
+    given = request.headers.get("x-request-id", "")
+    return given if _CLIENT_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"

@@ -1,0 +1,182 @@
+"""From an admitted request's events to a response: gathered into one body, or streamed as SSE."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from proxy.admitted import Admitted, AnswerEnded, Event, RequestFailed, TokenCame
+from proxy.answer_text import AnswerText
+from proxy.bodies import (
+    Answer,
+    ChatChunks,
+    Chunks,
+    CompletionChunks,
+    EndReason,
+    Head,
+    Usage,
+    chat_completion,
+    text_completion,
+)
+from proxy.failures import failure_response
+from proxy.text_model import TextModel
+from shared.errors import Refusal
+from shared.limits import KEEPALIVE_INTERVAL_S
+
+_SSE_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+_DONE: Final = b"data: [DONE]\n\n"
+_KEEPALIVE: Final = b": keep-alive\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some text of one answer; `reason` is set on the answer's last piece."""
+
+    answer: int
+    text: str
+    reason: EndReason | None
+
+
+class Reply:
+    """Turns one request's events into pieces of text, and keeps count of them."""
+
+    def __init__(self, admitted: Admitted, text_model: TextModel) -> None:
+        parsed = admitted.measured.parsed
+        continues = parsed.endpoint == "completions"
+        self._admitted = admitted
+        self._texts = [
+            AnswerText(text_model.decode, parsed.stops, sequence.prompt_ids if continues else ())
+            for sequence in admitted.sequences
+        ]
+        self._ended: set[int] = set()
+
+    @property
+    def complete(self) -> bool:
+        return len(self._ended) == len(self._texts)
+
+    @property
+    def usage(self) -> Usage:
+        prompt_tokens = sum(map(len, self._admitted.measured.prompt_ids))
+        return Usage(prompt_tokens, sum(text.tokens for text in self._texts))
+
+    async def pieces(self) -> list[Piece]:
+        """Wait for news; return the pieces it makes, which may be none. Raises what the request failed by."""
+        pieces = self._take(await self._admitted.events.get())
+        while not self._admitted.events.empty():
+            pieces += self._take(self._admitted.events.get_nowait())
+        return pieces
+
+    def _take(self, event: Event) -> list[Piece]:
+        match event:
+            case RequestFailed(refusal):
+                raise refusal
+            case TokenCame(answer, token):
+                return self._take_token(answer, token)
+            case AnswerEnded(answer, reason):
+                return self._take_end(answer, reason)
+
+    def _take_token(self, answer: int, token: int) -> list[Piece]:
+        """Show what a token adds. An answer that a stop string has ended says nothing more."""
+        if answer in self._ended:
+            return []
+        text = self._texts[answer]
+        shown = text.feed(token)
+        if text.stopped:
+            self._admitted.stop(answer)
+            self._ended.add(answer)
+            return [Piece(answer, shown, "stop")]
+        return [Piece(answer, shown, None)] if shown else []
+
+    def _take_end(self, answer: int, reason: EndReason) -> list[Piece]:
+        """End an answer as the worker did, unless a stop string is found in what was held back."""
+        if answer in self._ended:
+            return []
+        self._ended.add(answer)
+        rest = self._texts[answer].finish()
+        return [Piece(answer, rest, "stop" if self._texts[answer].stopped else reason)]
+
+
+async def gather(reply: Reply, head: Head, admitted: Admitted) -> dict[str, Any]:
+    """Wait for all answers; return the whole body."""
+    texts: list[list[str]] = [[] for _ in admitted.sequences]
+    reasons: list[EndReason] = ["length"] * len(texts)
+    while not reply.complete:
+        for piece in await reply.pieces():
+            texts[piece.answer].append(piece.text)
+            reasons[piece.answer] = piece.reason or reasons[piece.answer]
+    answers = [Answer("".join(text), reason) for text, reason in zip(texts, reasons, strict=True)]
+    build = chat_completion if admitted.measured.parsed.endpoint == "chat" else text_completion
+    return build(head, answers, reply.usage)
+
+
+class EventStream:
+    """One SSE response. Its status is sent with the first news, so a refusal until then keeps its own."""
+
+    def __init__(
+        self, request: web.Request, reply: Reply, head: Head, admitted: Admitted, jitter: Callable[[], float]
+    ) -> None:
+        self._request = request
+        self._reply = reply
+        self._admitted = admitted
+        self._jitter = jitter
+        parsed = admitted.measured.parsed
+        kind = ChatChunks if parsed.endpoint == "chat" else CompletionChunks
+        self._chunks: Chunks = kind(head, include_usage=parsed.include_usage)
+        self._include_usage = parsed.include_usage
+
+    async def run(self, headers: Callable[[], dict[str, str]]) -> web.StreamResponse:
+        """Stream all answers; return the response. Raises a Refusal only while nothing was sent."""
+        news = self._news()
+        first = await anext(news)
+        response = web.StreamResponse(headers={**_SSE_HEADERS, **headers()})
+        await response.prepare(self._request)
+        await response.write(self._opening() + first)
+        async for block in news:
+            await response.write(block)
+        await response.write_eof()
+        return response
+
+    def _opening(self) -> bytes:
+        return b"".join(
+            _event(chunk)
+            for sequence in self._admitted.sequences
+            for chunk in self._chunks.opening(sequence.answer)
+        )
+
+    async def _news(self) -> AsyncIterator[bytes]:
+        """Yield blocks of SSE. After the first, a failure is an error event, and no [DONE] follows it."""
+        sent = False
+        try:
+            while not self._reply.complete:
+                block = await self._next_block()
+                if block or not sent:
+                    yield block
+                    sent = True
+        except Refusal as refusal:
+            if not sent:
+                raise
+            yield _event(failure_response(refusal, self._jitter).body)
+            return
+        usage = _event(self._chunks.usage(self._reply.usage)) if self._include_usage else b""
+        yield usage + _DONE
+
+    async def _next_block(self) -> bytes:
+        try:
+            async with asyncio.timeout(KEEPALIVE_INTERVAL_S):
+                pieces = await self._reply.pieces()
+        except TimeoutError:
+            return _KEEPALIVE
+        return b"".join(_event(chunk) for piece in pieces for chunk in self._chunks_of(piece))
+
+    def _chunks_of(self, piece: Piece) -> list[dict[str, Any]]:
+        chunks = [self._chunks.text(piece.answer, piece.text)] if piece.text else []
+        if piece.reason is not None:
+            chunks.append(self._chunks.ending(piece.answer, piece.reason))
+        return chunks
+
+
+def _event(body: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

@@ -1,0 +1,142 @@
+"""The text side of a model: its tokenizer, its chat template and the ids that end an answer. No MLX."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tokenizers import Tokenizer
+
+from proxy.chat_template import ChatTemplate
+from shared.errors import InvalidRequest, ModelError
+from shared.model_folder import ModelFolder
+
+# Ends of a turn or of a text in the families that have them. They count only if the tokenizer calls them
+# special. Words that may also stand inside an answer are left out, like <|end|>, which ends a gpt-oss
+# model's thinking before its answer begins.
+_TURN_ENDS: Final = frozenset(
+    {
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|end_of_turn|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+    }
+)
+_DEFAULT_TEMPLATE: Final = "default"
+
+
+def _local_now() -> datetime:
+    return datetime.now(UTC).astimezone()
+
+
+class TextModel:
+    """Text to ids and back. Its methods may run in any thread.
+
+    `stop_ids` are: all that the model's configuration names, its tokenizer's eos_token, and special tokens
+    known to end a turn (many configurations forget one of them).
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, template: ChatTemplate | None, stop_ids: tuple[int, ...]
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self.stop_ids = stop_ids
+
+    @classmethod
+    def load(cls, folder: ModelFolder, now: Callable[[], datetime] = _local_now) -> Self:
+        """Read tokenizer.json, tokenizer_config.json and chat_template.jinja. ModelError says what's wrong.
+
+        `now` is what a template's strftime_now shows: by convention, local time.
+        """
+        tokenizer = _tokenizer(folder.path / "tokenizer.json")
+        config = _config(folder.path / "tokenizer_config.json")
+        words = _special_words(config)
+        source = _template_source(folder.path, config)
+        try:
+            template = None if source is None else ChatTemplate(source, words, now)
+        except ModelError as problem:
+            raise ModelError(f"{folder.path}: {problem}") from problem
+        return cls(tokenizer, template, _stop_ids(tokenizer, folder, words))
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """Return the ids of messages in the template's words, which include its special tokens."""
+        if self._template is None:
+            message = "This model has no chat template; use /v1/completions."
+            raise InvalidRequest(message, param="messages")
+        text = self._template.render(messages)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a plain text, with what the tokenizer puts before one (often bos_token)."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=True).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, without special tokens; ids that the tokenizer lacks have no text."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+def _tokenizer(file: Path) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as problem:  # the library raises nothing more exact
+        raise ModelError(f"{file}: not readable as a tokenizer: {problem}") from problem
+    # Left-overs of training: they would silently cut a prompt, or fill it up.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _config(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as problem:
+        raise ModelError(f"{file}: not readable as JSON: {problem}") from problem
+    if not isinstance(content, dict):
+        raise ModelError(f"{file}: not a JSON object")
+    return content
+
+
+def _special_words(config: dict[str, Any]) -> dict[str, str]:
+    """Return bos_token, eos_token and the like as strings; in the file they may be objects with `content`."""
+    words: dict[str, str] = {}
+    for key, value in config.items():
+        word = value.get("content") if isinstance(value, dict) else value
+        if key.endswith("_token") and isinstance(word, str):
+            words[key] = word
+    return words
+
+
+def _template_source(path: Path, config: dict[str, Any]) -> str | None:
+    """Return the template's text: the file of its own wins over the configuration's entry."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        try:
+            return file.read_text("utf-8")
+        except (OSError, ValueError) as problem:
+            raise ModelError(f"{file}: not readable as text: {problem}") from problem
+    entry = config.get("chat_template")
+    if isinstance(entry, list):
+        named = {each.get("name"): each.get("template") for each in entry if isinstance(each, dict)}
+        entry = named.get(_DEFAULT_TEMPLATE)
+    if entry is not None and not isinstance(entry, str):
+        raise ModelError(f"{path}: tokenizer_config.json has a chat_template that is no text")
+    return entry
+
+
+def _stop_ids(tokenizer: Tokenizer, folder: ModelFolder, words: dict[str, str]) -> tuple[int, ...]:
+    found = {
+        id_
+        for id_, token in tokenizer.get_added_tokens_decoder().items()
+        if token.special and token.content in _TURN_ENDS
+    }
+    eos = tokenizer.token_to_id(words.get("eos_token", ""))
+    if eos is not None:
+        found.add(eos)
+    # A tokenizer may have more words than the model has ids.
+    return tuple(sorted({*folder.stop_ids, *(id_ for id_ in found if id_ < folder.vocabulary)}))

@@ -1,0 +1,222 @@
+"""The proxy's end of the wire: who is there, which life of the worker counts, and what it says.
+
+Only the current epoch is heard. A worker becomes current by its Hello and stays so until its supervisor says
+it exited, a newer one says Hello, or it can no longer be reached.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Protocol
+
+from shared.channel import RouterChannel
+from shared.clock import Clock
+from shared.codec import decode, encode
+from shared.errors import FrameError
+from shared.limits import PING_INTERVAL_S
+from shared.logs import Logger
+from shared.messages import (
+    BackingOff,
+    Exited,
+    Failed,
+    Finished,
+    Hello,
+    Message,
+    Ping,
+    Progress,
+    Starting,
+    Step,
+)
+
+Status = Literal["absent", "loading", "ready", "restarting"]
+
+_RETIRED_KEPT: Final = 64
+
+
+class LinkEvents(Protocol):
+    """Who hears what the worker says; the dispatcher."""
+
+    def worker_came(self, hello: Hello) -> None: ...
+    def worker_went(self, cause: str) -> None: ...
+    def stepped(self, step: Step) -> None: ...
+    def finished(self, finished: Finished) -> None: ...
+    def failed(self, failed: Failed) -> None: ...
+    def progressed(self, progress: Progress) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """What is known of the worker. `since` is when this status began, `retry_at` when a start is due."""
+
+    status: Status
+    since: float
+    hello: Hello | None = None
+    progress: Progress | None = None
+    last_cause: str | None = None
+    last_detail: str = ""
+    retry_at: float | None = None
+    deaths: int = 0
+
+
+class WorkerLink:
+    """Hears frames, keeps WorkerState, and sends what it is given, in order."""
+
+    def __init__(self, channel: RouterChannel, fingerprint: str, clock: Clock, log: Logger) -> None:
+        self._channel = channel
+        self._fingerprint = fingerprint
+        self._clock = clock
+        self._log = log
+        self._events: LinkEvents | None = None
+        self._identity = b""
+        self._retired: deque[int] = deque(maxlen=_RETIRED_KEPT)
+        self._outgoing: deque[Message] = deque()
+        self._has_outgoing = asyncio.Event()
+        self.state = WorkerState("absent", clock.now())
+        self.ping = 0
+        self.dropped_frames = 0
+
+    def attach(self, events: LinkEvents) -> None:
+        self._events = events
+
+    @property
+    def epoch(self) -> int | None:
+        """The life of the worker that is heard now, or None."""
+        hello = self.state.hello
+        return hello.epoch if hello is not None and self.state.status == "ready" else None
+
+    def send(self, message: Message) -> None:
+        """Hand a message for the current worker over; it goes out in order, or the worker is lost."""
+        self._outgoing.append(message)
+        self._has_outgoing.set()
+
+    async def run(self) -> None:
+        """Hear, send and ping, until cancelled. An error in any of the three ends all."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._hear())
+            group.create_task(self._send())
+            group.create_task(self._ping())
+
+    # --- hearing ------------------------------------------------------------------------------------------
+
+    async def _hear(self) -> None:
+        while True:
+            identity, frame = await self._channel.receive()
+            self.take(identity, frame)
+
+    def take(self, identity: bytes, frame: bytes) -> None:
+        """Take one frame from a peer; what can't be read or isn't current changes nothing."""
+        try:
+            message = decode(frame)
+        except FrameError as problem:
+            self.dropped_frames += 1
+            self._log.warning("dropped a frame", problem=str(problem), dropped=self.dropped_frames)
+            return
+        if identity.startswith(b"s-"):
+            self._take_supervisor(message)
+        elif identity.startswith(b"w-"):
+            self._take_worker(identity, message)
+
+    def _take_worker(self, identity: bytes, message: Message) -> None:
+        assert self._events is not None
+        if isinstance(message, Hello):
+            self._take_hello(identity, message)
+        elif message.epoch == self.epoch:
+            match message:
+                case Step():
+                    self._events.stepped(message)
+                case Finished():
+                    self._events.finished(message)
+                case Failed():
+                    self._events.failed(message)
+                case Progress():
+                    self.state = replace(self.state, progress=message)
+                    self._events.progressed(message)
+                case _:
+                    self.dropped_frames += 1
+
+    def _take_hello(self, identity: bytes, hello: Hello) -> None:
+        """Take a worker as the current one; it runs nothing, whatever was submitted to it before."""
+        assert self._events is not None
+        if hello.epoch in self._retired:
+            return
+        if hello.facts.fingerprint != self._fingerprint:
+            self._log.error("a worker serves another model; it is ignored", epoch=hello.epoch)
+            return
+        if self.epoch is not None:
+            self._lose("restarted", retire=hello.epoch != self.epoch)
+        self._identity = identity
+        self._set_status("ready", hello=hello)
+        self._log.info("worker ready", epoch=hello.epoch, slots=hello.slots)
+        self._events.worker_came(hello)
+        self._ping_now()
+
+    def _take_supervisor(self, message: Message) -> None:
+        if message.epoch in self._retired and not isinstance(message, BackingOff):
+            return
+        match message:
+            case Starting() if message.epoch != self.epoch:
+                if self.epoch is not None:
+                    self._lose("replaced", retire=True)
+                self._set_status("loading")
+            case Exited():
+                self._take_exit(message)
+            case BackingOff() if self.state.status != "ready":
+                self.state = replace(self.state, retry_at=self._clock.now() + message.delay_s)
+            case _:
+                pass
+
+    def _take_exit(self, exited: Exited) -> None:
+        was_current = exited.epoch == self.epoch
+        self._retired.append(exited.epoch)
+        self._log.warning("worker exited", epoch=exited.epoch, cause=exited.cause, detail=exited.detail)
+        self.state = replace(self.state, last_detail=exited.detail, deaths=self.state.deaths + 1)
+        if was_current:
+            self._lose(exited.cause, retire=False)
+        elif self.state.status != "ready":
+            self._set_status("restarting", last_cause=exited.cause)
+
+    def _lose(self, cause: str, *, retire: bool) -> None:
+        """Go on without the current worker: what it ran is interrupted."""
+        assert self._events is not None
+        if retire and self.epoch is not None:
+            self._retired.append(self.epoch)
+        self._outgoing.clear()
+        self._identity = b""
+        self._set_status("restarting", last_cause=cause)
+        self._events.worker_went(cause)
+
+    def _set_status(self, status: Status, **changes: Any) -> None:
+        """Enter a status; what isn't named is kept, but for what only holds while a worker is ready."""
+        if status == self.state.status and "hello" not in changes:
+            return
+        fresh: dict[str, Any] = {
+            "since": self._clock.now(),
+            "hello": None,
+            "progress": None,
+            "retry_at": None,
+        }
+        self.state = replace(self.state, status=status, **{**fresh, **changes})
+
+    # --- sending ------------------------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        while True:
+            await self._has_outgoing.wait()
+            self._has_outgoing.clear()
+            while self._outgoing:
+                await self._send_one(self._outgoing.popleft())
+
+    async def _send_one(self, message: Message) -> None:
+        if message.epoch == self.epoch and not await self._channel.send(self._identity, encode(message)):
+            self._lose("unreachable", retire=False)
+
+    async def _ping(self) -> None:
+        while True:
+            await asyncio.sleep(PING_INTERVAL_S)
+            if self.epoch is not None:
+                self._ping_now()
+
+    def _ping_now(self) -> None:
+        assert self.epoch is not None
+        self.ping += 1
+        self.send(Ping(self.epoch, self.ping))

@@ -1,0 +1,132 @@
+"""Measuring: ids, caps, and refusals that say both numbers."""
+
+import threading
+
+import pytest
+
+from proxy.measure import Measurer
+from proxy.request import ChatPrompt, IdsPrompt, Parsed, TextPrompt
+from proxy.text_model import TextModel
+from shared.config import ProxySettings
+from shared.errors import ContextTooLong, InvalidRequest
+from shared.sampling import Sampling
+from tests.proxy.small_tokenizers import CHATML, byte_level, write_folder
+
+CONTEXT = 32
+
+
+def parsed(*prompts, max_tokens=None):
+    endpoint = "chat" if isinstance(prompts[0], ChatPrompt) else "completions"
+    return Parsed(endpoint, "m", prompts, 1, max_tokens, Sampling(), (), stream=False, include_usage=False)
+
+
+def chat(content):
+    return ChatPrompt(({"role": "user", "content": content},))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_folder(tmp_path, byte_level(), chat_template=CHATML)
+
+
+@pytest.fixture
+def measurer(folder):
+    measurer = Measurer(TextModel.load(folder), folder, ProxySettings(max_tokens_default=20), CONTEXT)
+    yield measurer
+    measurer.close()
+
+
+async def refusal_of(measurer, request, kind=ContextTooLong):
+    with pytest.raises(kind) as refusal:
+        await measurer.measure(request)
+    return refusal.value
+
+
+async def test_each_prompt_gets_its_ids_and_its_own_cap(measurer):
+    request = parsed(TextPrompt("abc"), IdsPrompt((5, 6)), TextPrompt("x" * 30))
+    measured = await measurer.measure(request)
+    assert measured.parsed is request
+    assert [len(ids) for ids in measured.prompt_ids] == [3, 2, 30]
+    assert measured.prompt_ids[1] == (5, 6)
+    assert measured.max_tokens == (20, 20, 2)
+
+
+async def test_a_chat_is_measured_by_its_template(measurer, folder):
+    measured = await measurer.measure(parsed(chat("Hi")))
+    assert measured.prompt_ids == (TextModel.load(folder).encode_chat(chat("Hi").messages),)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 28, 29])
+async def test_an_answer_may_fill_the_context_to_its_end(measurer, max_tokens):
+    measured = await measurer.measure(parsed(TextPrompt("abc"), max_tokens=max_tokens))
+    assert measured.max_tokens == (max_tokens,)
+
+
+async def test_an_answer_that_would_pass_the_end_is_refused_with_both_numbers(measurer):
+    refusal = await refusal_of(measurer, parsed(TextPrompt("abc"), max_tokens=30))
+    assert refusal.param == "max_tokens"
+    assert "32 tokens" in refusal.message
+    assert "33: 3 in the prompt and 30" in refusal.message
+
+
+async def test_a_prompt_that_leaves_one_token_for_the_answer_is_served(measurer):
+    measured = await measurer.measure(parsed(TextPrompt("x" * (CONTEXT - 1))))
+    assert measured.max_tokens == (1,)
+
+
+@pytest.mark.parametrize("tokens", [CONTEXT, CONTEXT + 1, 1000])
+@pytest.mark.parametrize("max_tokens", [None, 1])
+async def test_a_prompt_that_leaves_nothing_is_refused_with_both_numbers(measurer, tokens, max_tokens):
+    for prompt in (TextPrompt("x" * tokens), IdsPrompt((5,) * tokens)):
+        refusal = await refusal_of(measurer, parsed(prompt, max_tokens=max_tokens))
+        assert refusal.param == "prompt"
+        assert "32 tokens" in refusal.message
+        assert f"has {tokens}." in refusal.message
+
+
+async def test_a_chat_that_is_too_long_names_its_messages(measurer):
+    assert (await refusal_of(measurer, parsed(chat("x" * CONTEXT)))).param == "messages"
+
+
+@pytest.mark.parametrize("make", [TextPrompt, chat], ids=["text", "chat"])
+async def test_a_hopeless_text_is_refused_without_tokenising_it(measurer, make, monkeypatch):
+    monkeypatch.setattr(measurer, "_measure", None)
+    refusal = await refusal_of(measurer, parsed(make("x" * 64 * CONTEXT + "x")))
+    assert "2049 characters" in refusal.message
+    assert "32 tokens" in refusal.message
+
+
+async def test_an_id_beyond_the_vocabulary_is_refused(measurer, folder):
+    await measurer.measure(parsed(IdsPrompt((folder.vocabulary - 1,))))
+    refusal = await refusal_of(measurer, parsed(IdsPrompt((1, folder.vocabulary))), InvalidRequest)
+    assert refusal.param == "prompt"
+    assert str(folder.vocabulary) in refusal.message
+
+
+async def test_a_prompt_of_no_tokens_is_refused(tmp_path):
+    """A template may come to nothing; a model can't start from nothing."""
+    folder = write_folder(tmp_path, byte_level(), chat_template="")
+    measurer = Measurer(TextModel.load(folder), folder, ProxySettings(), CONTEXT)
+    assert (await refusal_of(measurer, parsed(chat("Hi")), InvalidRequest)).param == "messages"
+    measurer.close()
+
+
+async def test_tokenising_happens_off_the_event_loop(measurer, monkeypatch):
+    threads = []
+    encode = measurer._text_model.encode_text
+
+    class Spy:
+        def encode_text(self, text):
+            threads.append(threading.current_thread())
+            return encode(text)
+
+    monkeypatch.setattr(measurer, "_text_model", Spy())
+    await measurer.measure(parsed(TextPrompt("a")))
+    assert threads != [threading.main_thread()]
+    assert len(threads) == 1
+
+
+async def test_nothing_is_measured_after_close(measurer):
+    measurer.close()
+    with pytest.raises(RuntimeError):
+        await measurer.measure(parsed(TextPrompt("a")))

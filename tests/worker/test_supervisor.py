@@ -1,0 +1,355 @@
+"""The supervisor with real processes: a false worker that dies as it is told, a false proxy that listens."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from shared.channel import RouterChannel
+from shared.codec import decode
+from shared.config import Settings, WorkerSettings
+from shared.messages import BackingOff, Exited, Message, Starting
+from shared.run_folder import RunFolder
+from worker.__main__ import main
+from worker.supervisor import Supervisor
+
+FALSE_PROCESS = Path(__file__).with_name("false_process.py")
+DEADLINE_S = 60
+# A supervisor in a process of its own: home, lives file, plan, lifeline.
+SUPERVISOR = """
+import sys
+from pathlib import Path
+from shared.config import Settings
+from worker.__main__ import run
+home, lives, plan, script, lifeline = sys.argv[1:]
+command = (sys.executable, script, plan, lives)
+sys.exit(run(Settings(home=Path(home)), Path(home), int(lifeline) or None, command=command))
+"""
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110  what is waited for happens in another process
+            await asyncio.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    """A process that nobody has reaped is gone too: in a container the orphans' parent may never do it."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return False
+    return True
+
+
+def open_descriptors() -> int:
+    folder = "/proc/self/fd" if Path("/proc/self/fd").exists() else "/dev/fd"
+    return len(list(Path(folder).iterdir()))
+
+
+class House:
+    """A home folder, a false proxy on its endpoint, and the supervisors that a test starts."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.lives_file = home / "lives"
+        self.heard: list[Message] = []
+        folder = RunFolder(home, 8000)
+        folder.create()
+        self.router = RouterChannel(folder.endpoint)
+        self.listener = asyncio.create_task(self.listen())
+
+    async def listen(self) -> None:
+        while True:
+            identity, frame = await self.router.receive()
+            assert identity == b"s-0"
+            self.heard.append(decode(frame))
+
+    async def leave(self) -> None:
+        self.listener.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.listener
+        self.router.close()
+
+    @contextlib.asynccontextmanager
+    async def supervisor(self, plan: str, **worker: float) -> AsyncIterator[Supervisor]:
+        """Run a supervisor in this process, and check that it leaves no worker behind."""
+        supervisor = Supervisor(
+            Settings(home=self.home, worker=WorkerSettings.model_validate(worker)),
+            self.home,
+            "demo",
+            first_epoch=1,
+            command=(sys.executable, str(FALSE_PROCESS), plan, str(self.lives_file)),
+        )
+        running = asyncio.create_task(supervisor.run())
+        try:
+            yield supervisor
+        finally:
+            supervisor.stop()
+            async with asyncio.timeout(DEADLINE_S):
+                await running
+        assert all(is_gone(pid) for pid in self.pids())
+
+    def start_process(self, plan: str, lifeline_fd: int = 0) -> subprocess.Popen[bytes]:
+        words = (self.home, self.lives_file, plan, FALSE_PROCESS, lifeline_fd)
+        return subprocess.Popen(
+            (sys.executable, "-c", SUPERVISOR, *map(str, words)),
+            pass_fds=(lifeline_fd,) if lifeline_fd else (),
+        )
+
+    def pids(self) -> list[int]:
+        text = self.lives_file.read_text() if self.lives_file.exists() else ""
+        return [int(line.split()[1]) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def has_heard(self, kind: type[Message], **values: object) -> bool:
+        return any(
+            isinstance(message, kind)
+            and all(getattr(message, name) == value for name, value in values.items())
+            for message in self.heard
+        )
+
+    async def hears(self, kind: type[Message], **values: object) -> None:
+        await until(lambda: self.has_heard(kind, **values))
+
+    async def until_ready(self, life: int) -> int:
+        await until(self.home.joinpath(f"ready-{life}").exists)
+        return self.pids()[life - 1]
+
+    async def until_lives(self, count: int) -> int:
+        await until(lambda: len(self.pids()) >= count)
+        return self.pids()[count - 1]
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    house = House(tmp_path)
+    try:
+        yield house
+    finally:
+        await house.leave()
+
+
+async def test_a_worker_killed_from_outside_is_missed_and_replaced(house: House) -> None:
+    async with house.supervisor("healthy"):
+        await house.hears(Starting, epoch=1)
+        os.kill(await house.until_lives(1), signal.SIGKILL)
+        await house.until_lives(2)
+        await house.hears(Starting, epoch=2)
+    await house.hears(Exited, epoch=1, cause="memory")
+    await house.hears(Exited, epoch=2, cause="planned")
+
+
+async def test_deaths_in_a_row_are_told_and_backed_off(house: House) -> None:
+    async with house.supervisor("exit:70,signal:SIGABRT,healthy"):
+        await house.until_lives(3)
+        await house.hears(Starting, epoch=3)
+    await house.hears(Exited, epoch=1, cause="loop_exception", detail="exit status 70: last words of 1")
+    await house.hears(Exited, epoch=2, cause="memory")
+    await house.hears(BackingOff, epoch=2)
+
+
+async def test_a_model_that_cannot_be_loaded_is_told_in_its_own_words(house: House) -> None:
+    async with house.supervisor("cannot_load"):
+        await house.hears(BackingOff, epoch=2)
+    await house.hears(Exited, epoch=1, cause="cannot_load", detail="the folder has no weights")
+
+
+async def test_a_planned_recycle_restarts_without_a_wait(house: House) -> None:
+    async with house.supervisor("recycle,recycle,recycle,healthy"):
+        await house.until_ready(4)
+        await house.hears(Exited, epoch=3, cause="planned")
+    assert not house.has_heard(BackingOff)
+
+
+async def test_a_report_behind_garbage_is_understood(house: House) -> None:
+    """Only a worker that has reported itself ready may recycle without a wait."""
+    async with house.supervisor("garbled_recycle,garbled_recycle,healthy"):
+        await house.until_ready(3)
+        await house.hears(Exited, epoch=2, cause="planned")
+    assert not house.has_heard(BackingOff)
+
+
+async def test_a_stopped_process_is_noticed_even_when_idle(house: House) -> None:
+    async with house.supervisor("healthy", hang_floor_s=0.5):
+        pid = await house.until_ready(1)
+        os.kill(pid, signal.SIGSTOP)
+        await house.until_lives(2)
+    assert is_gone(pid)
+    await house.hears(Exited, epoch=1, cause="hang")
+
+
+async def test_a_hang_in_a_step_is_noticed(house: House) -> None:
+    async with house.supervisor("hang,healthy", hang_floor_s=0.5):
+        await house.until_lives(2)
+        await house.hears(Exited, epoch=1, cause="hang")
+
+
+async def test_a_stuck_load_is_noticed(house: House) -> None:
+    async with house.supervisor("stuck_load,healthy", load_deadline_s=1):
+        await house.until_lives(2)
+        await house.hears(Exited, epoch=1, cause="stuck_load")
+
+
+async def test_what_each_life_wrote_is_kept_for_the_newest_few(house: House) -> None:
+    async with house.supervisor("exit:1,exit:1,exit:1,healthy", stderr_lives_kept=2):
+        await house.until_lives(4)
+    files = sorted(file.name for file in (house.home / "logs" / "worker-0").iterdir())
+    assert files == ["3.stderr", "4.stderr"]
+    assert (house.home / "logs" / "worker-0" / "3.stderr").read_text() == "last words of 3\n"
+
+
+async def test_a_home_that_takes_no_logs_costs_the_words_and_not_the_worker(house: House) -> None:
+    (house.home / "logs").write_text("a file where a folder should be")
+    async with house.supervisor("exit:1,healthy"):
+        await house.until_lives(2)
+    await house.hears(Exited, epoch=1, cause="crash", detail="exit status 1")
+
+
+async def test_a_command_that_is_not_there_is_a_death_that_backs_off(house: House) -> None:
+    supervisor = Supervisor(
+        Settings(home=house.home), house.home, "demo", first_epoch=1, command=(str(house.home / "nothing"),)
+    )
+    running = asyncio.create_task(supervisor.run())
+    await house.hears(BackingOff)
+    supervisor.stop()
+    await running
+    exited = next(message for message in house.heard if isinstance(message, Exited))
+    assert exited.cause == "crash"
+    assert "could not be started" in exited.detail
+
+
+async def test_a_proxy_that_comes_late_learns_the_present_state(house: House) -> None:
+    async with house.supervisor("healthy"):
+        await house.hears(Starting)
+        house.heard.clear()
+        await house.hears(Starting, epoch=1)
+
+
+async def test_a_worker_deaf_to_the_stop_is_killed_by_the_second(house: House) -> None:
+    async with house.supervisor("deaf") as supervisor:
+        pid = await house.until_ready(1)
+        supervisor.stop()
+        await asyncio.sleep(0.5)
+        assert not is_gone(pid)
+
+
+async def test_a_worker_does_not_get_the_terminals_signals(house: House) -> None:
+    async with house.supervisor("healthy"):
+        pid = await house.until_lives(1)
+        assert os.getsid(pid) == pid
+
+
+async def test_no_descriptor_is_left_open(house: House) -> None:
+    async with house.supervisor("healthy"):
+        await house.until_lives(1)
+    house.lives_file.unlink()
+    before = open_descriptors()
+    async with house.supervisor("exit:1,exit:1,healthy"):
+        await house.until_lives(3)
+    assert open_descriptors() == before
+
+
+async def test_a_bug_in_the_supervisor_leaves_no_worker_behind(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor(
+        Settings(home=house.home),
+        house.home,
+        "demo",
+        first_epoch=1,
+        command=(sys.executable, str(FALSE_PROCESS), "healthy", str(house.lives_file)),
+    )
+    running = asyncio.create_task(supervisor.run())
+    pid = await house.until_lives(1)
+    monkeypatch.setattr(supervisor._policy, "handle", lambda _: 1 / 0)
+    with pytest.raises(ExceptionGroup):
+        await running
+    assert is_gone(pid)
+
+
+# --- supervisors in processes of their own ------------------------------------------------------------------
+
+
+async def ended(process: subprocess.Popen[bytes]) -> int:
+    await until(lambda: process.poll() is not None)
+    return process.returncode
+
+
+async def test_a_worker_dies_with_its_supervisor(house: House) -> None:
+    process = house.start_process("deaf")
+    pid = await house.until_ready(1)
+    process.kill()
+    await ended(process)
+    await until(lambda: is_gone(pid))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_both(house: House, number: signal.Signals) -> None:
+    process = house.start_process("healthy")
+    pid = await house.until_lives(1)
+    process.send_signal(number)
+    assert await ended(process) == 0
+    assert is_gone(pid)
+
+
+async def test_a_deaf_worker_is_killed_after_a_grace(house: House) -> None:
+    process = house.start_process("deaf")
+    pid = await house.until_ready(1)
+    process.terminate()
+    assert await ended(process) == 0
+    assert is_gone(pid)
+
+
+async def test_a_supervisor_ends_with_its_own_lifeline(house: House) -> None:
+    theirs, ours = os.pipe()
+    process = house.start_process("deaf", lifeline_fd=theirs)
+    os.close(theirs)
+    pid = await house.until_ready(1)
+    os.close(ours)
+    assert await ended(process) == 0
+    assert is_gone(pid)
+
+
+async def test_epochs_never_come_twice(house: House) -> None:
+    for _ in range(2):
+        process = house.start_process("healthy")
+        lives = len(house.pids())
+        await house.until_lives(lives + 1)
+        process.terminate()
+        await ended(process)
+    epochs = [int(line.split()[0]) for line in house.lives_file.read_text().splitlines()]
+    assert 0 < epochs[0] < epochs[-1]
+    assert epochs[-1] <= time.time() * 1000
+
+
+# --- the command line ---------------------------------------------------------------------------------------
+
+
+def test_a_missing_folder_is_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--folder", str(tmp_path / "nowhere")]) == 2
+    assert capsys.readouterr().err == f"python -m worker: {tmp_path / 'nowhere'}: no such folder\n"
+
+
+def test_settings_that_are_wrong_are_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "forebay.toml"
+    config.write_text("[worker]\nslotz = 3\n")
+    assert main(["--folder", str(tmp_path), "--config", str(config)]) == 2
+    assert "did you mean worker.slots?" in capsys.readouterr().err
+
+
+def test_a_lifeline_that_is_not_open_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--folder", ".", "--lifeline-fd", "987654"])
+    assert "no open descriptor" in capsys.readouterr().err

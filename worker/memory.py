@@ -1,0 +1,88 @@
+"""How much memory there is, and how much of it KV caches may take. Decisions are pure; reports come in.
+
+The working set is what the device says it can hold without swapping. On Metal that is
+`max_recommended_working_set_size`; where a device reports none (the CPU build), it is the machine's memory.
+No wired limit is ever set: whole-machine panics are reported with it, and none without.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import mlx.core as mx
+import psutil
+
+from shared.limits import MIB
+from shared.messages import MemoryReading
+
+_CACHE_LIMIT_SHARE: Final = 0.05
+_HEADROOM_SHARE_WARN: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """What the device says of itself, in bytes; 0 where it says nothing."""
+
+    name: str
+    working_set_bytes: int
+    memory_bytes: int
+
+    @property
+    def usable_bytes(self) -> int:
+        return self.working_set_bytes or self.memory_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How the usable memory is shared out. `kv_bytes` may be 0: then nothing can be served."""
+
+    kv_bytes: int
+    headroom_share: float
+    warning: str
+
+
+def device_report() -> DeviceReport:
+    """Ask MLX's default device, and the system where the device is silent."""
+    info = dict(mx.device_info()) if mx.default_device() == mx.gpu else {}
+    return report_of(info, psutil.virtual_memory().total)
+
+
+def report_of(info: dict[str, str | int], system_bytes: int) -> DeviceReport:
+    """Read a device's own dictionary: Metal's and CUDA's have different keys."""
+    memory = int(info.get("memory_size") or info.get("total_memory") or system_bytes)
+    return DeviceReport(
+        name=str(info.get("device_name", "cpu")),
+        working_set_bytes=int(info.get("max_recommended_working_set_size", 0)),
+        memory_bytes=memory,
+    )
+
+
+def budget(
+    report: DeviceReport, fraction: float, configured_mb: int | None, weights_bytes: int, prefill_bytes: int
+) -> Budget:
+    """Share out fraction x usable, less weights and prefill's working set; at most `configured_mb`."""
+    limit = int(fraction * report.usable_bytes)
+    free = max(0, limit - weights_bytes - prefill_bytes)
+    kv_bytes = free if configured_mb is None else min(free, configured_mb * MIB)
+    headroom = free / limit if limit else 0.0
+    warning = ""
+    if headroom < _HEADROOM_SHARE_WARN:
+        warning = (
+            f"only {free // MIB} MiB of {limit // MIB} MiB are left for KV caches after "
+            f"{weights_bytes // MIB} MiB of weights and {prefill_bytes // MIB} MiB for prefill"
+        )
+    return Budget(kv_bytes, headroom, warning)
+
+
+def bound_buffer_cache(report: DeviceReport) -> None:
+    """Bound the buffers MLX keeps for reuse; unbounded, they count against the machine for ever."""
+    mx.set_cache_limit(int(_CACHE_LIMIT_SHARE * report.usable_bytes))
+
+
+def reading() -> MemoryReading:
+    """Read what MLX and the process hold now."""
+    return MemoryReading(
+        active_bytes=int(mx.get_active_memory()),
+        cache_bytes=int(mx.get_cache_memory()),
+        peak_bytes=int(mx.get_peak_memory()),
+        footprint_bytes=int(psutil.Process().memory_info().rss),
+    )

@@ -1,0 +1,100 @@
+"""What one turn of the loop does, and how long its parts take: chunks are sized in milliseconds."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Final
+
+from worker.sequence import Sequence
+
+_ALPHA: Final = 0.25
+_CHUNK_TOKENS_MIN: Final = 16
+_GROUP_SPREAD: Final = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Prefill the next `tokens` of a sequence, from `start` on."""
+
+    sequence: Sequence
+    start: int
+    tokens: int
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.sequence.ids[self.start : self.start + self.tokens]
+
+    @property
+    def is_whole_prefill(self) -> bool:
+        """Whether this one chunk is all the prefill that its sequence needs."""
+        return self.start == 0 and self.tokens == len(self.sequence.ids) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One turn: free these, prefill these chunks, then decode these rows (newly prefilled ones included)."""
+
+    dropped: tuple[Sequence, ...]
+    chunks: tuple[Chunk, ...]
+    rows: tuple[Sequence, ...]
+    expected_ms: float
+
+    @property
+    def idle(self) -> bool:
+        return not self.chunks and not self.rows
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Measured times, as moving averages: decode by number of rows, prefill by context.
+
+    Prefill gets slower as the context grows, so its milliseconds per token are kept per power of two of the
+    context; a bucket that was never seen takes the nearest smaller one's value.
+    """
+
+    prefill_ms_per_token: float
+    decode_ms_per_step: float
+    _decode: dict[int, float] = field(default_factory=dict)
+    _prefill: dict[int, float] = field(default_factory=dict)
+
+    def decode_ms(self, rows: int) -> float:
+        if not rows:
+            return 0.0
+        if not self._decode:
+            return self.decode_ms_per_step
+        return self._decode[min(self._decode, key=lambda seen: abs(seen - rows))]
+
+    def prefill_ms(self, tokens: int, context: int) -> float:
+        bucket = context.bit_length()
+        smaller = [seen for seen in self._prefill if seen <= bucket]
+        rate = self._prefill[max(smaller)] if smaller else self.prefill_ms_per_token
+        return tokens * rate
+
+    def tokens_for(self, budget_ms: float, context: int) -> int:
+        """Return the chunk that fits in a time, at least a small one: prefill always moves."""
+        return max(_CHUNK_TOKENS_MIN, int(budget_ms / self.prefill_ms(1, context)))
+
+    def observe(self, rows: int, chunks: Seq[Chunk], elapsed_ms: float) -> None:
+        """Learn from a step: `elapsed_ms` for decoding `rows` and prefilling `chunks`."""
+        if not chunks:
+            self._decode[rows] = _blend(self._decode.get(rows), elapsed_ms)
+            return
+        tokens = sum(chunk.tokens for chunk in chunks)
+        spent = elapsed_ms - self.decode_ms(rows)
+        if spent > 0:
+            bucket = max(chunk.start + chunk.tokens for chunk in chunks).bit_length()
+            self._prefill[bucket] = _blend(self._prefill.get(bucket), spent / tokens)
+
+
+def similar_lengths(chunks: Seq[Chunk]) -> list[list[Chunk]]:
+    """Sort chunks into groups whose longest is at most _GROUP_SPREAD times their shortest."""
+    groups: list[list[Chunk]] = []
+    for chunk in sorted(chunks, key=lambda each: each.tokens):
+        if groups and chunk.tokens <= _GROUP_SPREAD * groups[-1][0].tokens:
+            groups[-1].append(chunk)
+        else:
+            groups.append([chunk])
+    return groups
+
+
+def _blend(old: float | None, new: float) -> float:
+    return new if old is None else old + _ALPHA * (new - old)

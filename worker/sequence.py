@@ -1,0 +1,64 @@
+"""One answer in the making, as the worker sees it: ids to prefill, then tokens one by one."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Self
+
+from shared.messages import Submit
+from shared.sampling import Sampling
+
+
+class Phase(Enum):
+    """Where a sequence stands. It only moves downward."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    GONE = "gone"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Mutable, and changed by the scheduler only.
+
+    `ids` are the prompt and what was emitted before. All but the last are prefilled; the last one is the
+    input of the first decode step, so a prompt of one token is no special case. `launched` and `settled`
+    count tokens of the answer: those a step was launched for, and those that were read back.
+    """
+
+    name: str
+    attempt: int
+    ids: tuple[int, ...]
+    sampling: Sampling
+    max_tokens: int
+    stop_ids: frozenset[int]
+    launched: int
+    settled: int
+    submitted_at: float
+    prefilled: int = 0
+    phase: Phase = field(default=Phase.WAITING)
+
+    @classmethod
+    def of(cls, submit: Submit, now: float) -> Self:
+        """Make a sequence that goes on after the tokens it has emitted already."""
+        emitted = len(submit.emitted_ids)
+        return cls(
+            name=submit.sequence,
+            attempt=submit.attempt,
+            ids=submit.prompt_ids + submit.emitted_ids,
+            sampling=submit.sampling,
+            max_tokens=submit.max_tokens,
+            stop_ids=frozenset(submit.stop_ids),
+            launched=emitted,
+            settled=emitted,
+            submitted_at=now,
+        )
+
+    @property
+    def to_prefill(self) -> int:
+        """How many tokens are still to be prefilled before the first decode step."""
+        return len(self.ids) - 1 - self.prefilled
+
+    @property
+    def last_id(self) -> int:
+        return self.ids[-1]
