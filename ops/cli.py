@@ -78,8 +78,10 @@ def worker(
     with _plain_errors():
         settings = _load(config, {"model": model, "host": host, "port": port})
         from ops.models import resolve  # noqa: PLC0415 (--help must not wait for it)
+        from shared import logs  # noqa: PLC0415 (likewise)
         from worker.__main__ import run  # noqa: PLC0415 (likewise)
 
+        logs.configure(settings.log)
         raise typer.Exit(run(settings, resolve(settings.model, settings.home_folder), lifeline_fd))
 
 

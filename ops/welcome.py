@@ -1,6 +1,8 @@
 """What `forebay up` says once the model is loaded: the address, a first request, how to watch a crash."""
 
 import json
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from rich.table import Table
 
 from shared.config import Settings
 from shared.model_folder import ModelFolder
+from shared.run_folder import RunFolder
 
 _QUESTION = "Tell me a long story."
 
@@ -55,10 +58,16 @@ A first request, streamed:
 
 Kill the worker under it, and watch the answer wait and go on:
 
-pkill -9 -f worker.process
+{kill_line(settings)}
 
 Ctrl-C ends Forebay.
 """
+
+
+def kill_line(settings: Settings) -> str:
+    """Return what kills this Forebay's worker process and no other's: its command line names its socket."""
+    run_folder = RunFolder(settings.home_folder, settings.port).path
+    return f"pkill -9 -f {shlex.quote(f'worker[.]process.*{re.escape(str(run_folder))}/')}"
 
 
 def curl_line(settings: Settings, folder: ModelFolder) -> str:

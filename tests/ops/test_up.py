@@ -1,6 +1,8 @@
 """`forebay up` with false children: ready is said, deaths are mended, and nothing outlives it."""
 
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -14,10 +16,11 @@ import pytest
 
 from ops.child import Child, ChildSpec, RestartDelay
 from ops.up import refuse_taken_port
-from ops.welcome import base_address, curl_line
+from ops.welcome import base_address, curl_line, kill_line
 from shared.config import Settings
 from shared.errors import SettingsError
 from shared.model_folder import ModelFolder
+from shared.run_folder import RunFolder
 
 DEADLINE_S = 60.0
 FALSE_CHILD = str(Path(__file__).with_name("false_child.py"))
@@ -223,3 +226,16 @@ def test_the_curl_line_survives_a_shell_whatever_the_model_is_called() -> None:
     line = curl_line(Settings.load(), folder).replace("curl ", "printf '%s\\n' ", 1)
     out = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
     assert '"model": "it\'s \\"mine\\" $HOME"' in out
+
+
+def test_the_kill_line_means_this_forebays_worker_and_no_other() -> None:
+    settings = [Settings.load(home=Path("/h/a b"), port=port) for port in (8000, 8001)]
+    program, *options, pattern = shlex.split(kill_line(settings[0]))
+    assert (program, options) == ("pkill", ["-9", "-f"])
+    mine, other = (
+        f'python -P -m worker.process {{"endpoint":"{RunFolder(each.home_folder, each.port).endpoint}"}}'
+        for each in settings
+    )
+    assert re.search(pattern, mine)
+    assert not re.search(pattern, other)
+    assert not re.search(pattern, kill_line(settings[0]))
