@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from proxy.app import Proxy, stop_on_signals
+from proxy.app import Proxy, StopRequest, stop_on_signals
 from shared import lifeline, logs
 from shared.channel import RouterChannel
 from shared.config import Settings
@@ -28,8 +28,8 @@ def run(settings: Settings, folder: ModelFolder, lifeline_fd: int | None) -> int
 async def _main(
     settings: Settings, folder: ModelFolder, run_folder: RunFolder, lifeline_fd: int | None
 ) -> None:
-    stop = asyncio.Event()
-    stop_on_signals(stop, at_once=lambda: os._exit(_EXIT_STOPPED_TWICE))
+    stop = StopRequest()
+    stop_on_signals(stop, exit_now=lambda: os._exit(_EXIT_STOPPED_TWICE))
     if lifeline_fd is not None:
         _stop_without(lifeline_fd, stop)
     channel = RouterChannel(run_folder.endpoint)
@@ -39,12 +39,12 @@ async def _main(
         channel.close()
 
 
-def _stop_without(lifeline_fd: int, stop: asyncio.Event) -> None:
-    """Stop when the parent is gone."""
+def _stop_without(lifeline_fd: int, stop: StopRequest) -> None:
+    """Stop when the parent is gone; the worker goes with it, so there is nothing to wait for."""
     loop = asyncio.get_running_loop()
 
     def lost() -> None:
-        loop.call_soon_threadsafe(stop.set)
+        loop.call_soon_threadsafe(lambda: stop.ask(at_once=True))
 
     lifeline.watch(lifeline_fd, lost)
 

@@ -63,6 +63,11 @@ class LiveSequence:
     running: bool = False
     pinged: int = 0
 
+    @property
+    def full(self) -> bool:
+        """All its tokens came; only the worker's word that it ended may be missing."""
+        return len(self.emitted) == self.max_tokens
+
 
 @dataclass(slots=True)
 class Admitted:

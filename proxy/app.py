@@ -30,6 +30,18 @@ _SHUTDOWN_S: Final = 2.0
 _SEED_BITS: Final = 63
 
 
+class StopRequest:
+    """Asks the proxy to end: after what runs has finished, or without waiting for it."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.at_once = False
+
+    def ask(self, *, at_once: bool) -> None:
+        self.at_once = self.at_once or at_once
+        self.asked.set()
+
+
 class Proxy:
     """One gateway: its wire, its dispatcher and its HTTP application."""
 
@@ -67,7 +79,7 @@ class Proxy:
         )
         Routes(service).add_to(self.app)
 
-    async def serve(self, stop: asyncio.Event) -> None:
+    async def serve(self, stop: StopRequest) -> None:
         """Serve until told to stop; then finish what runs, within the settings' time, and close."""
         runner = web.AppRunner(
             self.app,
@@ -93,21 +105,22 @@ class Proxy:
             raise SettingsError(f"can't listen on {host}:{port}: {problem.strerror}") from problem
         self._log.info("listening", host=host, port=port)
 
-    async def _until_stopped(self, stop: asyncio.Event) -> None:
+    async def _until_stopped(self, stop: StopRequest) -> None:
         """Run the link beside the application. If it fails, so does the proxy: it can't answer any more."""
         link = asyncio.create_task(self.link.run())
-        stopping = asyncio.create_task(stop.wait())
+        stopping = asyncio.create_task(stop.asked.wait())
         await asyncio.wait((link, stopping), return_when=asyncio.FIRST_COMPLETED)
         if link.done():
             stopping.cancel()
             link.result()
-        await self._drain()
+        self.dispatcher.draining = True
+        if not stop.at_once:
+            await self._drain()
         link.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await link
 
     async def _drain(self) -> None:
-        self.dispatcher.draining = True
         self._log.info("draining", live=self.dispatcher.live)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.proxy.drain_s):
@@ -119,14 +132,14 @@ def served_names(folder: ModelFolder) -> tuple[str, ...]:
     return (folder.name, DEMO_NAME) if folder.name == DEMO_MODEL_NAME else (folder.name,)
 
 
-def stop_on_signals(stop: asyncio.Event, at_once: Callable[[], None]) -> None:
-    """Drain on the first SIGTERM or SIGINT; leave at once on the second."""
+def stop_on_signals(stop: StopRequest, exit_now: Callable[[], None]) -> None:
+    """Drain on the first SIGTERM or SIGINT; exit at the second."""
     loop = asyncio.get_running_loop()
 
     def told() -> None:
-        if stop.is_set():
-            at_once()
-        stop.set()
+        if stop.asked.is_set():
+            exit_now()
+        stop.ask(at_once=False)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told)

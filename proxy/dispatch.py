@@ -5,6 +5,7 @@ emitted ids and goes on from the token it stopped at.
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
@@ -48,6 +49,7 @@ class Dispatcher:
         self._admission = Admission(settings.queue_places, self._estimate, jitter)
         self._live: dict[str, LiveSequence] = {}
         self._owners: dict[str, Admitted] = {}
+        self._numbers = itertools.count(1)
         self._lost_at: float | None = None
         self._has_had_worker = False
         self.draining = False
@@ -70,7 +72,8 @@ class Dispatcher:
         """Queue all answers of a request, or refuse it: Overloaded, ContextTooLong, Draining, Loading."""
         self.check_open()
         events: asyncio.Queue[Event] = asyncio.Queue()
-        sequences = tuple(_sequences(measured, request_id, events))
+        # Clients choose request ids, and may choose the same one twice.
+        sequences = tuple(_sequences(measured, f"{request_id}/{next(self._numbers)}", events))
         self._admission.arrived([_waiting(sequence) for sequence in sequences])
         admitted = Admitted(measured, sequences, events, self._clock.now(), self._release)
         self.emptied.clear()
@@ -112,7 +115,7 @@ class Dispatcher:
     def stepped(self, step: Step) -> None:
         for row in step.rows:
             sequence = self._current(row.sequence, row.attempt)
-            if sequence is None or row.index < len(sequence.emitted):
+            if sequence is None or row.index < len(sequence.emitted) or sequence.full:
                 self.stale_words += 1
             elif row.index > len(sequence.emitted):
                 self._recover(sequence, "tokens were lost on the wire")
@@ -179,7 +182,7 @@ class Dispatcher:
         for sequence in sequences:
             sequence.running = False
             sequence.interruptions += 1
-            if len(sequence.emitted) == sequence.max_tokens:
+            if sequence.full:
                 self._finish(sequence, "length")
             elif sequence.interruptions > self._settings.resumes_max:
                 self._fail(sequence, self._crashed(sequence, cause))
@@ -230,14 +233,14 @@ class Dispatcher:
         return sequence if sequence is not None and sequence.running and sequence.attempt == attempt else None
 
 
-def _sequences(measured: Measured, request_id: str, events: asyncio.Queue[Event]) -> Iterable[LiveSequence]:
+def _sequences(measured: Measured, prefix: str, events: asyncio.Queue[Event]) -> Iterable[LiveSequence]:
     """Make one sequence for each choice of each prompt, in the order of the answers' indices."""
     parsed = measured.parsed
     for prompt, (ids, max_tokens) in enumerate(zip(measured.prompt_ids, measured.max_tokens, strict=True)):
         for choice in range(parsed.choices):
             answer = prompt * parsed.choices + choice
             sampling: Sampling = replace(parsed.sampling, choice=choice)
-            yield LiveSequence(f"{request_id}/{answer}", answer, ids, max_tokens, sampling, events)
+            yield LiveSequence(f"{prefix}/{answer}", answer, ids, max_tokens, sampling, events)
 
 
 def _waiting(sequence: LiveSequence) -> Waiting:

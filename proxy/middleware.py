@@ -51,6 +51,8 @@ async def _answered(
         failure = failure_response(refused, jitter)
     except Exception as error:
         log.exception("request failed", id=request[REQUEST_ID], path=request.path)
+        if request.writer.output_size:
+            raise  # Its head is out: all that's honest now is to close the connection.
         failure = failure_response(error, jitter)
     return web.json_response(failure.body, status=failure.status, headers=failure.headers)
 

@@ -72,7 +72,8 @@ class WorkerLink:
         self._outgoing: deque[Message] = deque()
         self._has_outgoing = asyncio.Event()
         self.state = WorkerState("absent", clock.now())
-        self.ping = 0
+        # Above any number of a proxy before this one, which the worker may still echo.
+        self.ping = int(1000 * clock.now())
         self.dropped_frames = 0
 
     def attach(self, events: LinkEvents) -> None:
@@ -137,7 +138,7 @@ class WorkerLink:
     def _take_hello(self, identity: bytes, hello: Hello) -> None:
         """Take a worker as the current one; it runs nothing, whatever was submitted to it before."""
         assert self._events is not None
-        if hello.epoch in self._retired:
+        if hello.epoch in self._retired or self._is_older(hello.epoch):
             return
         if hello.facts.fingerprint != self._fingerprint:
             self._log.error("a worker serves another model; it is ignored", epoch=hello.epoch)
@@ -154,7 +155,7 @@ class WorkerLink:
         if message.epoch in self._retired and not isinstance(message, BackingOff):
             return
         match message:
-            case Starting() if message.epoch != self.epoch:
+            case Starting() if message.epoch != self.epoch and not self._is_older(message.epoch):
                 if self.epoch is not None:
                     self._lose("replaced", retire=True)
                 self._set_status("loading")
@@ -164,6 +165,10 @@ class WorkerLink:
                 self.state = replace(self.state, retry_at=self._clock.now() + message.delay_s)
             case _:
                 pass
+
+    def _is_older(self, epoch: int) -> bool:
+        """Epochs grow, so this one's word came late: it must not take the place of the life after it."""
+        return self.epoch is not None and epoch < self.epoch
 
     def _take_exit(self, exited: Exited) -> None:
         was_current = exited.epoch == self.epoch

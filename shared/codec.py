@@ -1,7 +1,9 @@
 """Messages to bytes and back: msgpack arrays, checked field by field against the dataclass.
 
 A frame is `[PROTOCOL_VERSION, kind, field, field, …]`; nested records are arrays of their fields. Whatever
-bytes come in, `decode` returns a message whose types and bounds hold, or raises FrameError.
+bytes come in, `decode` returns a message whose types and bounds hold, or raises FrameError. It reads a frame
+as the message's fields prescribe, piece by piece, so it never builds a structure that no message has: a
+frame of sixteen million empty lists costs nothing.
 """
 
 import math
@@ -13,7 +15,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 import msgpack
 
 from shared.errors import FrameError
-from shared.limits import CONTEXT_TOKENS_MAX, FRAME_BYTES_MAX, TEXT_CHARS_MAX
+from shared.limits import CONTEXT_TOKENS_MAX, FRAME_BYTES_MAX, RECORDS_MAX, TEXT_CHARS_MAX
 from shared.messages import (
     PROTOCOL_VERSION,
     BackingOff,
@@ -46,7 +48,10 @@ _KINDS: Final[dict[int, type[Message]]] = {
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 
-Reader = Callable[[Any], Any]
+_BYTES_A_CHAR: Final = 4
+_FIRST_BUFFER_BYTES: Final = 1024
+
+Reader = Callable[[msgpack.Unpacker], Any]
 
 
 def encode(message: Message) -> bytes:
@@ -59,13 +64,27 @@ def encode(message: Message) -> bytes:
 
 def decode(frame: bytes) -> Message:
     """Return the message in a frame; raise FrameError on anything else."""
-    parts = _unpack(frame)
-    if len(parts) < 2 or parts[0] != PROTOCOL_VERSION:
-        raise FrameError(f"protocol version {parts[0] if parts else None!r}, not {PROTOCOL_VERSION}")
-    kind = _KINDS.get(parts[1]) if type(parts[1]) is int else None
-    if kind is None:
-        raise FrameError(f"unknown kind {parts[1]!r}")
-    message: Message = _RECORDS[kind](parts[2:])
+    if len(frame) > FRAME_BYTES_MAX:
+        raise FrameError(f"a frame of {len(frame)} bytes exceeds {FRAME_BYTES_MAX}")
+    source = _open(frame)
+    try:
+        message = _read_message(source)
+    except (ValueError, msgpack.UnpackException) as problem:
+        raise FrameError(f"not a frame: {type(problem).__name__}") from problem
+    if source.tell() != len(frame):
+        raise FrameError("bytes after the end")
+    return message
+
+
+def _read_message(source: msgpack.Unpacker) -> Message:
+    parts = source.read_array_header()
+    version = _read_int(source)
+    if version != PROTOCOL_VERSION:
+        raise FrameError(f"protocol version {version}, not {PROTOCOL_VERSION}")
+    number = _read_int(source)
+    if number not in _KINDS:
+        raise FrameError(f"unknown kind {number}")
+    message: Message = _RECORDS[_KINDS[number]].read(source, parts - 2)
     return message
 
 
@@ -81,23 +100,19 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _unpack(frame: bytes) -> list[Any]:
-    if len(frame) > FRAME_BYTES_MAX:
-        raise FrameError(f"a frame of {len(frame)} bytes exceeds {FRAME_BYTES_MAX}")
-    try:
-        parts = msgpack.unpackb(
-            frame,
-            max_str_len=TEXT_CHARS_MAX * 4,
-            max_array_len=CONTEXT_TOKENS_MAX,
-            max_bin_len=0,
-            max_map_len=0,
-            max_ext_len=0,
-        )
-    except (ValueError, msgpack.UnpackException) as problem:
-        raise FrameError(f"not msgpack: {type(problem).__name__}") from problem
-    if not isinstance(parts, list):
-        raise FrameError("not an array")
-    return parts
+def _open(frame: bytes) -> msgpack.Unpacker:
+    """Return what unpacks the frame's numbers and short texts; arrays are opened by their readers only."""
+    source = msgpack.Unpacker(
+        read_size=_FIRST_BUFFER_BYTES,
+        max_buffer_size=FRAME_BYTES_MAX,
+        max_str_len=TEXT_CHARS_MAX * _BYTES_A_CHAR,
+        max_array_len=0,
+        max_bin_len=0,
+        max_map_len=0,
+        max_ext_len=0,
+    )
+    source.feed(frame)
+    return source
 
 
 # --- readers: one for each annotation, built once at import -----------------------------------------------
@@ -110,56 +125,72 @@ class _Record:
     kind: Callable[..., Any]
     readers: tuple[Reader, ...]
 
-    def __call__(self, parts: Any) -> Any:
-        if not isinstance(parts, list) or len(parts) != len(self.readers):
-            raise FrameError("wrong number of fields")
+    def __call__(self, source: msgpack.Unpacker) -> Any:
+        return self.read(source, source.read_array_header())
+
+    def read(self, source: msgpack.Unpacker, parts: int) -> Any:
+        if parts != len(self.readers):
+            raise FrameError(f"{parts} fields, not {len(self.readers)}")
+        values = [read(source) for read in self.readers]
         try:
-            return self.kind(*(read(part) for read, part in zip(self.readers, parts, strict=True)))
+            return self.kind(*values)
         except ValueError as problem:
             raise FrameError(str(problem)) from problem
 
 
-def _read_int(value: Any) -> int:
+def _read_int(source: msgpack.Unpacker) -> int:
+    value = source.unpack()
     if type(value) is not int:
         raise FrameError("not an integer")
     return value
 
 
-def _read_bool(value: Any) -> bool:
+def _read_bool(source: msgpack.Unpacker) -> bool:
+    value = source.unpack()
     if type(value) is not bool:
         raise FrameError("not a boolean")
     return value
 
 
-def _read_float(value: Any) -> float:
+def _read_float(source: msgpack.Unpacker) -> float:
+    value = source.unpack()
     if type(value) not in (int, float) or not math.isfinite(value):
         raise FrameError("not a finite number")
     return float(value)
 
 
-def _read_str(value: Any) -> str:
+def _read_str(source: msgpack.Unpacker) -> str:
+    value = source.unpack()
     if type(value) is not str or len(value) > TEXT_CHARS_MAX:
         raise FrameError("not a short string")
     return value
 
 
-def _read_ints(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not set(map(type, value)) <= {int}:
+def _read_ints(source: msgpack.Unpacker) -> tuple[int, ...]:
+    unpack = source.unpack
+    values = [unpack() for _ in range(_read_length(source, CONTEXT_TOKENS_MAX))]
+    if not set(map(type, values)) <= {int}:
         raise FrameError("not a list of integers")
-    return tuple(value)
+    return tuple(values)
+
+
+def _read_length(source: msgpack.Unpacker, longest: int) -> int:
+    length: int = source.read_array_header()
+    if length > longest:
+        raise FrameError(f"a list of {length}, which is over {longest}")
+    return length
 
 
 def _tuple_reader(item: Reader) -> Reader:
-    def read(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise FrameError("not a list")
-        return tuple(item(part) for part in value)
+    def read(source: msgpack.Unpacker) -> tuple[Any, ...]:
+        return tuple(item(source) for _ in range(_read_length(source, RECORDS_MAX)))
 
     return read
 
 
 def _literal_reader(allowed: tuple[Any, ...]) -> Reader:
-    def read(value: Any) -> Any:
+    def read(source: msgpack.Unpacker) -> Any:
+        value = source.unpack()
         if type(value) is not str or value not in allowed:
             raise FrameError(f"not one of {allowed}")
         return value

@@ -18,6 +18,7 @@ from pydantic_settings import (
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
+from pydantic_settings import SettingsError as UnreadableSource
 
 from shared.errors import SettingsError
 from shared.limits import CONTEXT_TOKENS_MAX, SLOTS_MAX
@@ -91,6 +92,8 @@ class Settings(BaseSettings):
             return _reading(_read_toml(file))(**given)
         except ValidationError as problem:
             raise SettingsError(_explain(problem)) from problem
+        except UnreadableSource as problem:
+            raise SettingsError(f"a variable {_PREFIX}… isn't readable: {problem}") from problem
 
 
 def _reading(file_values: dict[str, Any]) -> type[Settings]:

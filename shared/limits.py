@@ -31,6 +31,7 @@ FRAME_BYTES_MAX: Final = 16 * MIB
 NAME_CHARS_MAX: Final = 128
 TEXT_CHARS_MAX: Final = 4 * KIB
 SLOTS_MAX: Final = 256
+RECORDS_MAX: Final = 4 * SLOTS_MAX  # rows of a step, or names that a worker holds
 ATTEMPTS_MAX: Final = 16
 HIGH_WATER_FRAMES: Final = 4096
 FRAMES_PER_DRAIN_MAX: Final = 256

@@ -28,6 +28,11 @@ def _require_ids(ids: tuple[int, ...], what: str) -> None:
     _require(not ids or (min(ids) >= 0 and max(ids) < VOCABULARY_MAX), f"{what}: id out of range")
 
 
+def _require_place(sequence: str, attempt: int) -> None:
+    _require(0 < len(sequence) <= NAME_CHARS_MAX, "sequence: bad length")
+    _require(1 <= attempt <= ATTEMPTS_MAX, "attempt out of range")
+
+
 # --- what a model is and costs ----------------------------------------------------------------------------
 
 
@@ -98,8 +103,7 @@ class Submit:
     sampling: Sampling
 
     def __post_init__(self) -> None:
-        _require(0 < len(self.sequence) <= NAME_CHARS_MAX, "sequence: bad length")
-        _require(1 <= self.attempt <= ATTEMPTS_MAX, "attempt out of range")
+        _require_place(self.sequence, self.attempt)
         _require(len(self.prompt_ids) >= 1, "prompt_ids: empty")
         _require_ids(self.prompt_ids, "prompt_ids")
         _require_ids(self.emitted_ids, "emitted_ids")
@@ -149,6 +153,11 @@ class StepRow:
     attempt: int
     index: int
     token: int
+
+    def __post_init__(self) -> None:
+        _require_place(self.sequence, self.attempt)
+        _require(0 <= self.index < CONTEXT_TOKENS_MAX, "index out of range")
+        _require(0 <= self.token < VOCABULARY_MAX, "token out of range")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,13 @@ class ModelFolder:
         if not path.is_dir():
             raise ModelError(f"{path}: no such folder")
         config = _read_json(path / "config.json", required=True)
-        text = {**config, **config.get("text_config", {})}
-        weights = sorted(path.glob("*.safetensors"))
+        text = {**config, **_text_config(config, path)}
+        weights = sorted(path.glob("model*.safetensors"))
         if not weights:
-            raise ModelError(f"{path}: no *.safetensors file")
+            raise ModelError(f"{path}: no model*.safetensors file")
+        for file in weights:
+            if not file.is_file():
+                raise ModelError(f"{file}: a link to nowhere")
         if not (path / "tokenizer.json").is_file():
             raise ModelError(f"{path}: no tokenizer.json")
         return cls(
@@ -63,11 +66,19 @@ def _read_json(file: Path, *, required: bool = False) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise ModelError(f"{file}: not readable as JSON: {problem}") from problem
     if not isinstance(content, dict):
         raise ModelError(f"{file}: not a JSON object")
     return content
+
+
+def _text_config(config: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return what a model that also sees or hears says of its language part; it counts before the rest."""
+    nested = config.get("text_config") or {}
+    if not isinstance(nested, dict):
+        raise ModelError(f"{path}: config.json has a text_config that is no object")
+    return nested
 
 
 def _whole_number(config: dict[str, Any], key: str, highest: int, path: Path) -> int:

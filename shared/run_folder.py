@@ -37,7 +37,10 @@ class RunFolder:
 
     def create(self) -> None:
         """Make the folder, or refuse one that others could write to."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as problem:
+            raise SettingsError(f"{self.path}: {problem.strerror}") from problem
         status = self.path.stat()
         if status.st_uid != os.getuid():
             raise SettingsError(f"{self.path} belongs to another user")

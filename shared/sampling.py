@@ -10,7 +10,7 @@ from shared.limits import SEED_MAX, SEED_MIN, TEMPERATURE_MAX, VOCABULARY_MAX
 
 GREEDY_BELOW: Final = 1e-5
 _NOISE_INPUT: Final = struct.Struct("<qQQ")
-_NOISE_UNIT: Final = 2.0**-23
+_NOISE_KEY: Final = struct.Struct("<II")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class Sampling:
         return self.temperature < GREEDY_BELOW
 
 
-def uniform(seed: int, choice: int, position: int) -> float:
-    """Return the noise of one token: a multiple of 2^-23 in [0, 1).
+def noise_key(seed: int, choice: int, position: int) -> tuple[int, int]:
+    """Return the key of one token's noise: two unsigned 32-bit integers.
 
-    It is a function of its arguments alone (a keyed position, not a stream), so a token can be drawn again
-    after a death, in another batch, and meet the same noise. 23 bits, so that in float32 the product with a
-    total mass is always less than that mass. The mixing is BLAKE2b's, so that seed 1 at
-    position 2 and seed 2 at position 1 have nothing in common.
+    It is a function of its arguments alone (a position, not a stream), so a token can be drawn again after a
+    death, in another batch, and meet the same noise. The mixing is BLAKE2b's, so that seed 1 at position 2
+    and seed 2 at position 1 have nothing in common.
     """
     digest = hashlib.blake2b(_NOISE_INPUT.pack(seed, choice, position), digest_size=8).digest()
-    return float(int.from_bytes(digest, "little") >> 41) * _NOISE_UNIT
+    low, high = _NOISE_KEY.unpack(digest)
+    return low, high

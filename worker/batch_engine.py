@@ -1,13 +1,10 @@
 """The seam to MLX: prefill chunks, decode steps, and nothing else of the worker touches an array.
 
-A step is launched before the one before it is read, so the device never waits for the host. What a step
-needs from its predecessor, the tokens, stays on the device. `launch` and `read` keep that order:
-
-    engine.prefill(chunks); engine.launch(rows)      step N+1 is under way
-    engine.read()                                    step N's tokens
+A decode step is launched before the one before it is read, so the device doesn't wait for the host. What a
+step needs from its predecessor, the tokens, stays on the device. Prefill is waited for: its time sizes the
+next chunk, and an error in it shows where it happens.
 """
 
-import dataclasses
 import time
 from collections import deque
 from collections.abc import Sequence as Seq
@@ -16,11 +13,11 @@ from typing import Any, Final, Protocol, cast
 
 import mlx.core as mx
 
-from shared.sampling import uniform
+from shared.sampling import noise_key
 from worker.model import LoadedModel
 from worker.padded import Prefilled
 from worker.plan import Chunk, similar_lengths
-from worker.sampler import BatchSampler, Draw
+from worker.sampler import BatchSampler, Draw, NoiseKey
 from worker.sequence import Sequence
 
 _CLEAR_CACHE_TOKENS: Final = 2048
@@ -35,7 +32,7 @@ class RowCaches(Protocol):
 
     def join(self, prefilled: Prefilled, length: int) -> None: ...
     def leave(self, row: int) -> None: ...
-    def begin_step(self) -> None: ...
+    def begin_step(self, elsewhere_bytes: int) -> None: ...
     def end_step(self) -> None: ...
     def roll_back(self) -> None: ...
     def release(self) -> None: ...
@@ -49,8 +46,7 @@ class _Launched:
     """A step under way. `logits` is kept only if a row may have to be drawn again."""
 
     rows: tuple[Sequence, ...]
-    chunks: tuple[Chunk, ...]
-    noise: list[float]
+    keys: list[NoiseKey]
     sampler: BatchSampler
     draw: Draw
     logits: mx.array | None
@@ -62,7 +58,6 @@ class StepResult:
     """A step that was read: a token a row, and the time it took the device, in milliseconds."""
 
     rows: tuple[Sequence, ...]
-    chunks: tuple[Chunk, ...]
     tokens: list[int]
     elapsed_ms: float
 
@@ -77,15 +72,19 @@ class BatchEngine:
         self._rows: list[Sequence] = []
         self._sampler: BatchSampler | None = None
         self._steps: deque[_Launched] = deque()
-        self._chunks_ahead: tuple[Chunk, ...] = ()
+        self._newest: _Launched | None = None
         self._tokens_since_clear = 0
         self._read_at = 0.0
 
     @property
     def kv_bytes(self) -> int:
         """Bytes held by the caches of all rows, prefilling and decoding."""
-        prefills = {id(cache): cache.nbytes for each in self._prefills.values() for cache in each.caches}
-        return self._caches.nbytes + int(sum(prefills.values()))
+        return self._caches.nbytes + self._prefill_bytes
+
+    @property
+    def _prefill_bytes(self) -> int:
+        caches = {id(cache): cache for prefilled in self._prefills.values() for cache in prefilled.caches}
+        return sum(int(cache.nbytes) for cache in caches.values())
 
     # --- one turn -----------------------------------------------------------------------------------------
 
@@ -96,32 +95,33 @@ class BatchEngine:
             if sequence in self._rows:
                 self._leave(sequence)
 
-    def prefill(self, chunks: Seq[Chunk]) -> None:
-        """Start prefilling these chunks; they run before the step that is launched next."""
+    def prefill(self, chunks: Seq[Chunk]) -> float:
+        """Prefill these chunks; return the milliseconds it took. Whole short prompts share a forward pass."""
+        started_at = time.perf_counter()
         whole = [chunk for chunk in chunks if self._loaded.facts.batches and chunk.is_whole_prefill]
         for together in similar_lengths(whole):
             self._prefill_together(together)
         for chunk in chunks:
             if chunk not in whole:
                 self._prefill_alone(chunk)
+        here = {id(held): held for held in (self._prefills[chunk.sequence].caches for chunk in chunks)}
+        mx.eval([cache.state for caches in here.values() for cache in caches])
         self._tokens_since_clear += sum(chunk.tokens for chunk in chunks)
-        self._chunks_ahead += tuple(chunks)
+        return 1000 * (time.perf_counter() - started_at)
 
     def launch(self, rows: Seq[Sequence]) -> None:
         """Start a decode step for exactly these rows; those that are new join, the others leave."""
         if not self._caches.can_roll_back:
             self._settle_newest()
         inputs = self._inputs_after(rows)
-        self._steps.append(self._forward(tuple(self._rows), inputs))
-        self._chunks_ahead = ()
+        self._newest = self._forward(tuple(self._rows), inputs)
+        self._steps.append(self._newest)
 
-    def read(self) -> StepResult | None:
-        """Wait for the older of two steps under way, or for prefill alone. None if nothing was waited for."""
-        if not self._steps:
-            return self._read_prefill()
+    def read(self) -> StepResult:
+        """Wait for the oldest step under way."""
         step = self._steps.popleft()
         tokens = self._tokens_of(step)
-        return StepResult(step.rows, step.chunks, tokens, self._elapsed_ms(step.launched_at))
+        return StepResult(step.rows, tokens, self._elapsed_ms(step.launched_at))
 
     @property
     def under_way(self) -> int:
@@ -130,8 +130,9 @@ class BatchEngine:
 
     def tidy(self) -> None:
         """Give unused memory back: after much prefill, or when there are no rows left."""
-        if not self._rows and not self._prefills and not self._steps and self._caches.nbytes:
+        if not self._rows and not self._steps and self._caches.nbytes:
             self._caches.release()
+            self._newest = None
             self._tokens_since_clear = _CLEAR_CACHE_TOKENS
         if self._tokens_since_clear >= _CLEAR_CACHE_TOKENS:
             mx.clear_cache()
@@ -143,21 +144,19 @@ class BatchEngine:
         """Prefill the next piece of one prompt."""
         prefilled = self._prefilled(chunk.sequence)
         self._loaded.model(mx.array([chunk.ids]), cache=prefilled.caches)
-        mx.async_eval([cache.state for cache in prefilled.caches])
 
     def _prefill_together(self, chunks: Seq[Chunk]) -> None:
         """Prefill whole prompts as one batch, padded on the right: what is causal never sees the padding."""
         longest = max(chunk.tokens for chunk in chunks)
-        caches = self._loaded.new_caches()
+        caches = self._loaded.new_caches(longest)
         ids = [chunk.ids + (0,) * (longest - chunk.tokens) for chunk in chunks]
         self._loaded.model(mx.array(ids), cache=caches)
-        mx.async_eval([cache.state for cache in caches])
         for row, chunk in enumerate(chunks):
             self._prefills[chunk.sequence] = Prefilled(caches, row)
 
     def _prefilled(self, sequence: Sequence) -> Prefilled:
         if sequence not in self._prefills:
-            self._prefills[sequence] = Prefilled(self._loaded.new_caches(), 0)
+            self._prefills[sequence] = Prefilled(self._loaded.new_caches(len(sequence.ids) - 1), 0)
         return self._prefills[sequence]
 
     def _leave(self, sequence: Sequence) -> None:
@@ -182,7 +181,7 @@ class BatchEngine:
         for sequence in rows:
             if sequence not in present:
                 self._join(sequence)
-        previous = self._steps[-1] if self._steps else None
+        previous = self._newest
         if previous is not None and previous.rows == tuple(self._rows):
             return previous.draw.tokens
         return self._gather(previous)
@@ -205,14 +204,14 @@ class BatchEngine:
         if self._sampler is None:
             self._sampler = BatchSampler([row.sampling for row in rows], self._loaded.facts.vocabulary)
         sampler = self._sampler
-        self._caches.begin_step()
+        self._caches.begin_step(self._prefill_bytes)
         logits = self._loaded.model(inputs[:, None], cache=self._caches.layers)[:, -1]
         self._caches.end_step()
-        noise = [_noise(row) if sampler.needs_noise else 0.0 for row in rows]
-        draw = sampler.draw(logits, noise)
+        keys = [_key(row) if sampler.needs_noise else (0, 0) for row in rows]
+        draw = sampler.draw(logits, keys)
         mx.async_eval([draw.tokens] if draw.covered is None else [draw.tokens, draw.covered])
         kept = logits if draw.covered is not None else None
-        return _Launched(rows, self._chunks_ahead, noise, sampler, draw, kept, launched_at)
+        return _Launched(rows, keys, sampler, draw, kept, launched_at)
 
     def _tokens_of(self, step: _Launched) -> list[int]:
         """Wait for a step's tokens. If one has to be drawn again, the step after it is run again, too."""
@@ -222,8 +221,8 @@ class BatchEngine:
         if self._steps:
             ahead = self._steps.pop()
             self._caches.roll_back()
-            again = self._forward(ahead.rows, self._gather(step))
-            self._steps.append(dataclasses.replace(again, chunks=ahead.chunks))
+            self._newest = self._forward(ahead.rows, self._gather(step))
+            self._steps.append(self._newest)
         return _to_list(step.draw.tokens)
 
     def _is_settled(self, step: _Launched) -> bool:
@@ -231,22 +230,12 @@ class BatchEngine:
 
     def _settle(self, step: _Launched) -> None:
         assert step.logits is not None
-        step.draw = Draw(step.sampler.redraw(step.logits, step.noise, step.draw), None)
+        step.draw = Draw(step.sampler.redraw(step.logits, step.keys, step.draw), None)
 
     def _settle_newest(self) -> None:
         """Make sure of the last step's tokens before the next: state that can't be rolled back needs it."""
-        if self._steps and not self._is_settled(self._steps[-1]):
-            self._settle(self._steps[-1])
-
-    def _read_prefill(self) -> StepResult | None:
-        """Without a step to wait for, wait for the chunks, so that the loop doesn't run ahead of them."""
-        chunks, self._chunks_ahead = self._chunks_ahead, ()
-        if not chunks:
-            return None
-        started_at = time.perf_counter()
-        here = [self._prefills[chunk.sequence] for chunk in chunks if chunk.sequence in self._prefills]
-        mx.eval([cache.state for prefilled in here for cache in prefilled.caches])
-        return StepResult((), chunks, [], self._elapsed_ms(started_at))
+        if self._newest is not None and not self._is_settled(self._newest):
+            self._settle(self._newest)
 
     def _elapsed_ms(self, launched_at: float) -> float:
         """Return the time since the device was free for this: its launch, or the read before it."""
@@ -256,8 +245,8 @@ class BatchEngine:
         return elapsed_ms
 
 
-def _noise(row: Sequence) -> float:
-    return uniform(row.sampling.seed, row.sampling.choice, row.launched - 1)
+def _key(row: Sequence) -> NoiseKey:
+    return noise_key(row.sampling.seed, row.sampling.choice, row.launched - 1)
 
 
 def _to_list(tokens: mx.array) -> list[int]:

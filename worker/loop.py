@@ -1,15 +1,16 @@
 """The worker's loop: receive, schedule, forward, reply. It never catches: any error ends the process."""
 
-import time
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from typing import Final, NoReturn
 
+from shared.clock import Clock
 from shared.limits import PING_INTERVAL_S, PINGS_MISSED_MAX, PROGRESS_INTERVAL_S
 from shared.messages import Cancel, Hello, MemoryReading, Message, Phase, Ping, Progress, Submit
-from worker.batch_engine import BatchEngine, StepResult
+from worker.batch_engine import BatchEngine
 from worker.inbox import Inbox
 from worker.outbox import Outbox
-from worker.plan import Plan, StepTimes
+from worker.plan import Chunk, Plan, StepTimes
 from worker.scheduler import Scheduler
 from worker.sequence import Sequence
 
@@ -27,13 +28,17 @@ class Loop:
         parts: tuple[Inbox, Outbox, Scheduler, BatchEngine, StepTimes],
         report: Callable[[Progress], None],
         memory: Callable[[], MemoryReading],
+        *,
+        clock: Clock,
     ) -> None:
         self._hello = hello
         self._context_tokens = context_tokens
         self._inbox, self._outbox, self._scheduler, self._engine, self._times = parts
         self._report = report
         self._memory = memory
+        self._clock = clock
         self._step = 0
+        self._expected_ms = 0.0
         self._ping = 0
         self._heard_at = float("-inf")
         self._told_at = float("-inf")
@@ -48,25 +53,34 @@ class Loop:
         for message in self._inbox.drain():
             self._take(message)
         self._watch_proxy()
-        plan = self._scheduler.plan(time.monotonic())
+        if self._scheduler.will_prefill:
+            self._read_all()
+        plan = self._scheduler.plan(self._clock.now())
         self._tell_progress(plan)
         self._engine.drop(plan.dropped)
-        self._engine.prefill(plan.chunks)
+        if plan.chunks:
+            self._prefill(plan.chunks)
         if plan.rows:
             self._engine.launch(plan.rows)
-        result = self._engine.read() if self._should_read(plan) else None
-        if result is not None:
-            self._reply(result)
+        if self._engine.under_way > bool(plan.rows):
+            self._read()
         self._engine.tidy()
-        if plan.idle and not self._engine.under_way:
+        if not self._scheduler.busy and not self._engine.under_way:
             self._inbox.wait(_IDLE_WAIT_S)
 
-    def _should_read(self, plan: Plan) -> bool:
-        """Keep one step under way while there is a next one to launch behind it."""
-        return self._engine.under_way > 1 or not plan.rows
+    def _prefill(self, chunks: Seq[Chunk]) -> None:
+        self._times.prefilled(chunks, self._engine.prefill(chunks))
+        self._step += 1
 
-    def _reply(self, result: StepResult) -> None:
-        self._times.observe(len(result.rows), result.chunks, result.elapsed_ms)
+    def _read_all(self) -> None:
+        """Let no token wait for a prefill."""
+        while self._engine.under_way:
+            self._read()
+
+    def _read(self) -> None:
+        """Read the oldest step under way and send its tokens. One step stays under way behind it."""
+        result = self._engine.read()
+        self._times.decoded(len(result.rows), result.elapsed_ms)
         self._step += 1
         outcomes = self._scheduler.settle(result.rows, result.tokens)
         self._outbox.send_step(self._step, result.elapsed_ms, outcomes)
@@ -74,7 +88,7 @@ class Loop:
     # --- the proxy ----------------------------------------------------------------------------------------
 
     def _take(self, message: Message) -> None:
-        self._heard_at = time.monotonic()
+        self._heard_at = self._clock.now()
         if isinstance(message, Submit):
             self._submit(Sequence.of(message, self._heard_at))
         elif isinstance(message, Cancel):
@@ -86,6 +100,7 @@ class Loop:
         """Refuse what would run off the end of the context or the vocabulary; the proxy never sends it."""
         problem = self._problem_with(sequence)
         if problem:
+            self._scheduler.cancel(sequence.name)
             self._outbox.send_failed(sequence, problem)
         else:
             self._scheduler.submit(sequence)
@@ -101,7 +116,7 @@ class Loop:
 
     def _watch_proxy(self) -> None:
         """Without a proxy for some seconds, cancel its orphans and say Hello until one answers."""
-        now = time.monotonic()
+        now = self._clock.now()
         if now - self._heard_at <= _PROXY_SILENT_S:
             return
         self._scheduler.cancel_all()
@@ -111,17 +126,19 @@ class Loop:
 
     def _tell_progress(self, plan: Plan) -> None:
         """Report what is about to happen: to the supervisor every turn, to the proxy about once a second."""
-        phase: Phase = "prefill" if plan.chunks else "decode" if plan.rows else "idle"
-        now = time.monotonic()
+        waits = bool(plan.rows) or self._engine.under_way > 0
+        phase: Phase = "prefill" if plan.chunks else "decode" if waits else "idle"
+        now = self._clock.now()
         progress = Progress(
             epoch=self._hello.epoch,
             step=self._step,
             phase=phase,
-            expected_ms=plan.expected_ms,
+            expected_ms=max(plan.expected_ms, self._expected_ms),
             ping=self._ping,
             running=self._scheduler.names,
             memory=self._memory(),
         )
+        self._expected_ms = plan.expected_ms
         self._report(progress)
         if now - self._told_at >= PROGRESS_INTERVAL_S:
             self._told_at = now

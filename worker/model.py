@@ -15,6 +15,7 @@ from shared.errors import ModelError
 from shared.messages import ModelFacts
 from shared.model_folder import ModelFolder
 from worker.padded import ROWS_STEP, TOKENS_STEP, LayerShape, PaddedBatch, Prefilled
+from worker.plan import CHUNK_TOKENS_MAX
 
 _WARM_UP_TOKENS: Final = 64
 _EVAL_BYTES: Final = 256 << 20
@@ -24,7 +25,10 @@ _AGREEMENT_ROUNDED: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that has answered once. `shapes` are its layers' caches, or None where it doesn't batch."""
+    """A model that has answered once. `shapes` are its layers' caches, or None where it doesn't batch.
+
+    `prefill_bytes` is what the largest chunk takes beside its caches, in proportion to what was measured.
+    """
 
     model: Callable[..., mx.array]
     facts: ModelFacts
@@ -33,9 +37,17 @@ class LoadedModel:
     decode_ms_per_step: float
     prefill_bytes: int
 
-    def new_caches(self) -> list[Any]:
-        """Make empty caches for one row, one a layer."""
-        return list(make_prompt_cache(self.model))
+    def new_caches(self, tokens: int) -> list[Any]:
+        """Make empty caches for one row, one a layer.
+
+        A family that batches decodes elsewhere: its rows' own caches have room for the `tokens` that are
+        prefilled, allocated once however many chunks they come in.
+        """
+        caches = list(make_prompt_cache(self.model))
+        if self.facts.batches:
+            for cache in caches:
+                cache.step = max(1, tokens)
+        return caches
 
 
 def load(folder: ModelFolder, context_tokens: int | None, on_progress: Callable[[], None]) -> LoadedModel:
@@ -45,11 +57,12 @@ def load(folder: ModelFolder, context_tokens: int | None, on_progress: Callable[
     """
     try:
         model, _config = load_model(Path(folder.path), lazy=True)
-    except (ValueError, KeyError, TypeError, OSError, RuntimeError) as problem:
-        raise ModelError(f"{folder.path}: mlx-lm can't load it: {problem}") from problem
-    on_progress()
-    _read_weights(model, on_progress)
-    return _warm_up(model, folder, context_tokens, on_progress)
+        on_progress()
+        _read_weights(model, on_progress)
+        return _warm_up(model, folder, context_tokens, on_progress)
+    except Exception as problem:
+        # What is wrong with a folder may show anywhere up to its first answer, as any kind of error.
+        raise ModelError(f"{folder.path}: mlx-lm can't run it: {problem!r}") from problem
 
 
 def _weights(model: Any) -> list[mx.array]:
@@ -80,7 +93,7 @@ def _warm_up(
     started = time.perf_counter()
     caches = _prefill(model, probe)
     prefill_ms = 1000 * (time.perf_counter() - started)
-    prefill_bytes = max(0, mx.get_peak_memory() - before)
+    prefill_bytes = max(0, mx.get_peak_memory() - before) * CHUNK_TOKENS_MAX // _WARM_UP_TOKENS
     on_progress()
     started = time.perf_counter()
     logits = model(mx.array([[1]]), cache=caches)
@@ -146,11 +159,11 @@ def _batch_agrees(model: Any, shapes: list[LayerShape]) -> bool:
         caches = _prefill(model, ids[:-1])
         batch.join(Prefilled(caches, 0), len(ids) - 1)
         alone.append(model(mx.array([ids[-1:]]), cache=caches)[0, -1])
-    batch.begin_step()
+    batch.begin_step(elsewhere_bytes=0)
     try:
         together = model(mx.array([ids[-1:] for ids in prompts]), cache=batch.layers)[:, -1]
         mx.eval(together, alone)
-    except (ValueError, TypeError, AttributeError, NotImplementedError):
+    except (ValueError, TypeError, AttributeError, IndexError, RuntimeError):
         return False
     return _close(together.astype(mx.float32), mx.stack(alone).astype(mx.float32), shapes[0].dtype)
 

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-ROWS_STEP: Final = 4
+# Rows that prefill hold caches of their own. With steps of 1 or 2 the batch's places and those never exceed
+# what ModelFacts.batch_bytes predicts; with larger steps they would.
+ROWS_STEP: Final = 2
 TOKENS_STEP: Final = 256
 
 
@@ -59,8 +61,13 @@ class PaddedLayer:
         count = keys.shape[0]
         return self.keys[:count, :, :tokens], self.values[:count, :, :tokens]
 
-    def make_mask(self, _tokens: int, **_kwargs: Any) -> mx.array:
-        """Return bool (rows, 1, 1, tokens): a row sees its own tokens and none of the padding."""
+    def make_mask(self, _tokens: int, *, window_size: int | None = None, **_kwargs: Any) -> mx.array:
+        """Return bool (rows, 1, 1, tokens): a row sees its own tokens and none of the padding.
+
+        A window is refused, so that a model that asks for one here is found out when it is loaded.
+        """
+        if window_size is not None:
+            raise NotImplementedError("rows side by side have no window")
         return self._batch.mask
 
     def resize(self, places: int, tokens: int) -> None:
@@ -125,9 +132,12 @@ class PaddedBatch:
                 layer.move(last, row, self.lengths[row])
         self.lengths.pop()
 
-    def begin_step(self) -> None:
-        """Set up what all layers share in the coming forward pass of one token a row."""
-        self._fit()
+    def begin_step(self, elsewhere_bytes: int) -> None:
+        """Set up what all layers share in the coming forward pass of one token a row.
+
+        `elsewhere_bytes` are held by rows that prefill, and count against `bytes_max` too.
+        """
+        self._fit(elsewhere_bytes)
         self.offsets = mx.array(self.lengths, dtype=mx.int32)
         self.row_indices = mx.arange(len(self.lengths), dtype=mx.int32)
         self.visible_tokens = max(self.lengths) + 1
@@ -149,14 +159,14 @@ class PaddedBatch:
     def nbytes(self) -> int:
         return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)
 
-    def _fit(self) -> None:
+    def _fit(self, elsewhere_bytes: int = 0) -> None:
         """Make room for the rows and one more token each, or give back room that is no longer needed."""
         places = padded(len(self.lengths), ROWS_STEP)
         tokens = padded(max(self.lengths) + 1, TOKENS_STEP)
         too_small = places > self._places or tokens > self._tokens
         slack = self._places - places > ROWS_STEP or self._tokens - tokens > TOKENS_STEP
         exact = places == self._places and tokens == self._tokens
-        if too_small or slack or (not exact and self.nbytes > self._bytes_max):
+        if too_small or slack or (not exact and self.nbytes + elsewhere_bytes > self._bytes_max):
             self._resize(places, tokens)
 
     def _resize(self, places: int, tokens: int) -> None:
@@ -182,7 +192,7 @@ class SoloRow:
         assert row == 0
         self.release()
 
-    def begin_step(self) -> None:
+    def begin_step(self, elsewhere_bytes: int) -> None:
         """Nothing is shared between layers here."""
 
     def end_step(self) -> None:

@@ -4,10 +4,12 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Final
 
+from shared.limits import CONTEXT_TOKENS_MAX
 from worker.sequence import Sequence
 
 _ALPHA: Final = 0.25
 _CHUNK_TOKENS_MIN: Final = 16
+CHUNK_TOKENS_MAX: Final = 2048
 _GROUP_SPREAD: Final = 1.25
 
 
@@ -64,25 +66,35 @@ class StepTimes:
         return self._decode[min(self._decode, key=lambda seen: abs(seen - rows))]
 
     def prefill_ms(self, tokens: int, context: int) -> float:
-        bucket = context.bit_length()
-        smaller = [seen for seen in self._prefill if seen <= bucket]
-        rate = self._prefill[max(smaller)] if smaller else self.prefill_ms_per_token
-        return tokens * rate
+        """Return the time of a chunk whose last token is at `context`."""
+        return tokens * self._rate(context.bit_length())
 
     def tokens_for(self, budget_ms: float, context: int) -> int:
-        """Return the chunk that fits in a time, at least a small one: prefill always moves."""
-        return max(_CHUNK_TOKENS_MIN, int(budget_ms / self.prefill_ms(1, context)))
+        """Return the longest chunk behind `context` that fits in a time, within small and large bounds.
 
-    def observe(self, rows: int, chunks: Seq[Chunk], elapsed_ms: float) -> None:
-        """Learn from a step: `elapsed_ms` for decoding `rows` and prefilling `chunks`."""
-        if not chunks:
-            self._decode[rows] = _blend(self._decode.get(rows), elapsed_ms)
-            return
+        A chunk costs what the bucket of its end says, so the buckets are gone through upward.
+        """
+        reached = 0
+        for bucket in range(context.bit_length(), CONTEXT_TOKENS_MAX.bit_length() + 1):
+            inside = (1 << bucket) - 1 - context
+            reached = max(reached, min(inside, int(budget_ms / self._rate(bucket))))
+            if reached < inside:
+                break
+        return min(CHUNK_TOKENS_MAX, max(_CHUNK_TOKENS_MIN, reached))
+
+    def _rate(self, bucket: int) -> float:
+        smaller = [seen for seen in self._prefill if seen <= bucket]
+        return self._prefill[max(smaller)] if smaller else self.prefill_ms_per_token
+
+    def decoded(self, rows: int, elapsed_ms: float) -> None:
+        """Learn from a decode step."""
+        self._decode[rows] = _blend(self._decode.get(rows, self.decode_ms(rows)), elapsed_ms)
+
+    def prefilled(self, chunks: Seq[Chunk], elapsed_ms: float) -> None:
+        """Learn from chunks that were prefilled in one turn."""
         tokens = sum(chunk.tokens for chunk in chunks)
-        spent = elapsed_ms - self.decode_ms(rows)
-        if spent > 0:
-            bucket = max(chunk.start + chunk.tokens for chunk in chunks).bit_length()
-            self._prefill[bucket] = _blend(self._prefill.get(bucket), spent / tokens)
+        bucket = max(chunk.start + chunk.tokens for chunk in chunks).bit_length()
+        self._prefill[bucket] = _blend(self._rate(bucket), elapsed_ms / tokens)
 
 
 def similar_lengths(chunks: Seq[Chunk]) -> list[list[Chunk]]:
@@ -96,5 +108,6 @@ def similar_lengths(chunks: Seq[Chunk]) -> list[list[Chunk]]:
     return groups
 
 
-def _blend(old: float | None, new: float) -> float:
-    return new if old is None else old + _ALPHA * (new - old)
+def _blend(old: float, new: float) -> float:
+    """Move toward a measurement, which counts for at most double or half: a stall isn't the new speed."""
+    return old + _ALPHA * (min(2 * old, max(old / 2, new)) - old)

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from shared import lifeline, logs
 from shared.channel import DealerChannel
+from shared.clock import SystemClock
 from shared.errors import ModelError
 from shared.messages import Hello, MemoryReading, Phase, Progress
 from shared.model_folder import ModelFolder
@@ -109,6 +110,7 @@ def _serve(
         ),
         report,
         memory.reading,
+        clock=SystemClock(),
     )
     log.info(
         "ready",

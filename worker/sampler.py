@@ -1,11 +1,16 @@
 """Drawing tokens: one vectorised call for the whole batch, each row with its own parameters and noise.
 
-A token is drawn by inverting the cumulative distribution at the row's uniform number, so a row's token
-depends on its own logits, parameters and number only, never on its neighbours. Rows are taken in four kinds,
-and only a row that asks for sorting pays for it:
+A row's token is the one with the highest sum of logit / temperature and Gumbel noise, which draws from
+the softmax (Gumbel 1954; Maddison et al., "A* Sampling", 2014). The noise of a token id hashes the row's key
+and the id, so a row's token depends on its own logits, parameters and key only. The last bits of logits
+differ between batches; they turn a draw only where two sums are equal to those bits, about once in 10^5
+tokens. (Inverting a cumulative distribution, which needs one number a row, turned on them once in 100: every
+token of a vocabulary moves every boundary.)
+
+Rows are taken in four kinds, and only a row that asks for sorting pays for it:
 
 greedy   the most likely token
-plain    temperature and min_p: the distribution in vocabulary order, no sort
+plain    temperature and min_p
 narrow   top_p, or a top_k of at most NARROW: the NARROW most likely tokens, sorted
 wide     a larger top_k: a full sort
 
@@ -24,6 +29,10 @@ from shared.sampling import Sampling
 NARROW: Final = 512
 
 _KINDS: Final = ("greedy", "plain", "narrow", "wide")
+_SERIES_BELOW: Final = 0.02
+_BELOW_ONE: Final = 1 - 2.0**-24
+
+NoiseKey = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,7 @@ class _Parameters:
     temperature: mx.array
     top_k: mx.array
     top_p: mx.array
-    min_p: mx.array
+    log_min_p: mx.array
     any_unlimited: bool
 
     @classmethod
@@ -53,7 +62,7 @@ class _Parameters:
             temperature=column([row.temperature for row in rows]),
             top_k=mx.array([row.top_k or vocabulary for row in rows], dtype=mx.int32)[:, None],
             top_p=column([row.top_p for row in rows]),
-            min_p=column([row.min_p for row in rows]),
+            log_min_p=mx.log(column([row.min_p for row in rows])),
             any_unlimited=not all(0 < row.top_k < vocabulary for row in rows),
         )
 
@@ -85,86 +94,112 @@ class BatchSampler:
         self._back = mx.argsort(mx.array(order, dtype=mx.int32))
         self.needs_noise = any(kind != "greedy" for kind in kinds)
         self.may_need_redraw = any(
-            kind == "narrow" and row.top_k == 0 for kind, row in zip(kinds, rows, strict=True)
+            kind == "narrow" and not 0 < row.top_k < vocabulary for kind, row in zip(kinds, rows, strict=True)
         )
 
-    def draw(self, logits: mx.array, noise: list[float]) -> Draw:
-        """Draw a token for each row. `logits` (rows, vocabulary); `noise` one number of [0, 1) a row."""
+    def draw(self, logits: mx.array, keys: list[NoiseKey]) -> Draw:
+        """Draw a token for each row. `logits` (rows, vocabulary); `keys` one of shared.sampling a row."""
         logits = logits.astype(mx.float32)
-        numbers = mx.array(noise, dtype=mx.float32)[:, None]
-        draws = [self._draw_kind(kind, logits, numbers) for kind in _KINDS if self._members[kind]]
+        noise = mx.array(keys, dtype=mx.uint32)
+        draws = [self._draw_kind(kind, logits, noise) for kind in _KINDS if self._members[kind]]
         if len(draws) == 1:
             return draws[0]
         tokens = mx.concatenate([draw.tokens for draw in draws])[self._back]
         if not self.may_need_redraw:
             return Draw(tokens, None)
-        sure = [
-            mx.ones(draw.tokens.shape, dtype=mx.bool_) if draw.covered is None else draw.covered
-            for draw in draws
-        ]
-        return Draw(tokens, mx.concatenate(sure)[self._back])
+        return Draw(tokens, mx.concatenate([_covered(draw) for draw in draws])[self._back])
 
-    def redraw(self, logits: mx.array, noise: list[float], draw: Draw) -> mx.array:
+    def redraw(self, logits: mx.array, keys: list[NoiseKey], draw: Draw) -> mx.array:
         """Return the tokens, with those of rows that were not covered drawn by a full sort."""
         assert draw.covered is not None
-        numbers = mx.array(noise, dtype=mx.float32)[:, None]
-        exact = _draw_sorted(logits.astype(mx.float32), self._all, numbers, self._vocabulary)
+        noise = mx.array(keys, dtype=mx.uint32)
+        exact = _draw_sorted(logits.astype(mx.float32), self._all, noise, self._vocabulary)
         return mx.where(draw.covered, draw.tokens, exact.tokens)
 
-    def _draw_kind(self, kind: str, logits: mx.array, numbers: mx.array) -> Draw:
+    def _draw_kind(self, kind: str, logits: mx.array, noise: mx.array) -> Draw:
         members = self._members[kind]
         if len(members) < logits.shape[0]:
             chosen = mx.array(members, dtype=mx.int32)
-            logits, numbers = logits[chosen], numbers[chosen]
+            logits, noise = logits[chosen], noise[chosen]
         if kind == "greedy":
             return Draw(mx.argmax(logits, axis=-1).astype(mx.int32), None)
         parameters = self._parameters[kind]
         if kind == "plain":
-            return Draw(_draw_plain(logits, parameters, numbers), None)
+            return Draw(_draw_plain(logits, parameters, noise), None)
         width = NARROW if kind == "narrow" else self._vocabulary
-        draw = _draw_sorted(logits, parameters, numbers, min(width, self._vocabulary))
+        draw = _draw_sorted(logits, parameters, noise, min(width, self._vocabulary))
         return draw if kind == "narrow" and self.may_need_redraw else Draw(draw.tokens, None)
 
 
-def _weights(logits: mx.array, temperature: mx.array) -> mx.array:
-    """Return unnormalised probabilities, the most likely token's being 1."""
-    return mx.exp((logits - logits.max(axis=-1, keepdims=True)) / temperature)
+def _covered(draw: Draw) -> mx.array:
+    return mx.ones(draw.tokens.shape, dtype=mx.bool_) if draw.covered is None else draw.covered
 
 
-def _invert(weights: mx.array, numbers: mx.array) -> mx.array:
-    """Return the index at which each row's cumulative weight passes its number's share of the total."""
-    cumulative = mx.cumsum(weights, axis=-1)
-    target = numbers * cumulative[:, -1:]
-    return (cumulative <= target).sum(axis=-1).astype(mx.int32)
+def _scaled(logits: mx.array, highest: mx.array, temperature: mx.array) -> mx.array:
+    """Return log probabilities but for a constant: the most likely token's is 0."""
+    return (logits - highest) / temperature
 
 
-def _draw_plain(logits: mx.array, rows: _Parameters, numbers: mx.array) -> mx.array:
-    weights = _weights(logits, rows.temperature)
-    return _invert(mx.where(weights >= rows.min_p, weights, 0.0), numbers)
+def _draw_plain(logits: mx.array, rows: _Parameters, noise: mx.array) -> mx.array:
+    scaled = _scaled(logits, logits.max(axis=-1, keepdims=True), rows.temperature)
+    ids = mx.arange(logits.shape[-1], dtype=mx.uint32)[None]
+    return _winner(mx.where(scaled >= rows.log_min_p, scaled, -mx.inf), ids, noise).astype(mx.int32)
 
 
-def _draw_sorted(logits: mx.array, rows: _Parameters, numbers: mx.array, width: int) -> Draw:
-    """Draw among the `width` most likely tokens, most likely first: top_k, then top_p, then min_p.
+def _draw_sorted(logits: mx.array, rows: _Parameters, noise: mx.array, width: int) -> Draw:
+    """Draw among the `width` most likely tokens, kept by top_k, then top_p, then min_p.
 
     top_p keeps the tokens before which less than top_p of the mass lies; the mass is that of the top_k
     tokens, or of the whole vocabulary where top_k doesn't limit.
     """
     vocabulary = logits.shape[-1]
-    if width < vocabulary:
-        likely = mx.argpartition(-logits, kth=width - 1, axis=-1)[:, :width]
-        order = mx.argsort(-mx.take_along_axis(logits, likely, axis=-1), axis=-1)
-        likely = mx.take_along_axis(likely, order, axis=-1)
-    else:
-        likely = mx.argsort(-logits, axis=-1)
-    weights = _weights(mx.take_along_axis(logits, likely, axis=-1), rows.temperature)
-    weights = mx.where(mx.arange(width)[None] < rows.top_k, weights, 0.0)
+    likely = _most_likely(logits, width)
+    chosen = mx.take_along_axis(logits, likely, axis=-1)
+    highest = chosen[:, :1]
+    scaled = _scaled(chosen, highest, rows.temperature)
+    weights = mx.where(mx.arange(width)[None] < rows.top_k, mx.exp(scaled), 0.0)
     limited = rows.top_k <= width
     mass = weights.sum(axis=-1, keepdims=True)
-    if rows.any_unlimited:
-        mass = mx.where(limited, mass, _weights(logits, rows.temperature).sum(axis=-1, keepdims=True))
+    if rows.any_unlimited and width < vocabulary:
+        everything = mx.exp(_scaled(logits, highest, rows.temperature)).sum(axis=-1, keepdims=True)
+        mass = mx.where(limited, mass, everything)
     cumulative = mx.cumsum(weights, axis=-1)
     wanted = rows.top_p * mass
-    kept = mx.where((cumulative - weights < wanted) & (weights >= rows.min_p), weights, 0.0)
+    kept = (cumulative - weights < wanted) & (weights > 0) & (scaled >= rows.log_min_p)
     covered = limited | (cumulative[:, -1:] >= wanted) | (width == vocabulary)
-    tokens = mx.take_along_axis(likely, _invert(kept, numbers)[:, None], axis=-1)
+    place = _winner(mx.where(kept, scaled, -mx.inf), likely.astype(mx.uint32), noise)
+    tokens = mx.take_along_axis(likely, place[:, None], axis=-1)
     return Draw(tokens[:, 0].astype(mx.int32), covered[:, 0])
+
+
+def _most_likely(logits: mx.array, width: int) -> mx.array:
+    """Return the ids of the `width` highest logits, highest first."""
+    if width == logits.shape[-1]:
+        return mx.argsort(-logits, axis=-1)
+    likely = mx.argpartition(-logits, kth=width - 1, axis=-1)[:, :width]
+    order = mx.argsort(-mx.take_along_axis(logits, likely, axis=-1), axis=-1)
+    return mx.take_along_axis(likely, order, axis=-1)
+
+
+def _winner(scaled: mx.array, ids: mx.array, noise: mx.array) -> mx.array:
+    """Return where scaled + Gumbel noise is highest; -log of an exponential number is a Gumbel number."""
+    return mx.argmax(scaled - mx.log(_exponential(ids, noise)), axis=-1)
+
+
+def _exponential(ids: mx.array, noise: mx.array) -> mx.array:
+    """Return exponential numbers, float32, hashed from ids (1 or rows, n) and keys, uint32 (rows, 2).
+
+    The smallest ones decide, so they keep their full precision: below _SERIES_BELOW, -log(1 - w) is a series.
+    """
+    hashed = _mixed(_mixed(ids ^ noise[:, :1]) + noise[:, 1:])
+    # Float32 rounds the largest hashes up to 1, whose exponential number would be infinite: no token could
+    # bear it, however likely.
+    w = mx.minimum((hashed.astype(mx.float32) + 0.5) * 2.0**-32, _BELOW_ONE)
+    return mx.where(w < _SERIES_BELOW, w * (1 + w * (0.5 + w / 3)), -mx.log(1 - w))
+
+
+def _mixed(x: mx.array) -> mx.array:
+    """Mix the bits of uint32 numbers (Wellons' "lowbias32", a bijection with nearly ideal avalanche)."""
+    x = (x ^ (x >> 16)) * mx.array(0x7FEB352D, dtype=mx.uint32)
+    x = (x ^ (x >> 15)) * mx.array(0x846CA68B, dtype=mx.uint32)
+    return x ^ (x >> 16)

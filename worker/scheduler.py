@@ -72,6 +72,12 @@ class Scheduler:
         return tuple(self._known)
 
     @property
+    def will_prefill(self) -> bool:
+        """Whether the next plan has chunks in it."""
+        has_slot = len(self._prefilling) + len(self._decoding) < self._slots
+        return bool(self._prefilling) or (bool(self._waiting) and has_slot)
+
+    @property
     def busy(self) -> bool:
         return bool(self._known) or bool(self._dropped)
 
@@ -115,7 +121,7 @@ class Scheduler:
             self._prefilling.append(sequence)
 
     def _chunks(self, now: float) -> Iterator[Chunk]:
-        """Share one quantum out. The first chunk may be small but is always there; others must fit."""
+        """Share one quantum out. Each is at least a small one, so the last may run over by that."""
         left_ms = self._quantum_ms
         for sequence in sorted(self._prefilling, key=lambda waiting: self._rank(waiting, now)):
             if sequence.to_prefill == 0:

@@ -19,12 +19,13 @@ class Queue:
     def __init__(self, places: int) -> None:
         self._places = places
         self._waiting: OrderedDict[str, Waiting] = OrderedDict()
+        self._interrupted: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def has_room(self, count: int) -> bool:
-        return len(self._waiting) + count <= self._places
+        return len(self._waiting) - len(self._interrupted) + count <= self._places
 
     def append(self, waiting: Waiting) -> None:
         assert waiting.name not in self._waiting
@@ -36,6 +37,7 @@ class Queue:
             assert waiting.name not in self._waiting
             self._waiting[waiting.name] = waiting
             self._waiting.move_to_end(waiting.name, last=False)
+            self._interrupted.add(waiting.name)
 
     def head(self) -> Waiting | None:
         return next(iter(self._waiting.values()), None)
@@ -43,3 +45,4 @@ class Queue:
     def remove(self, name: str) -> None:
         """Take an answer out, wherever it stands; an unknown one is ignored."""
         self._waiting.pop(name, None)
+        self._interrupted.discard(name)

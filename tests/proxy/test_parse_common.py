@@ -256,7 +256,7 @@ def test_whatever_the_fields_hold_the_answer_is_a_request_or_a_refusal_with_a_fi
         parsed = function(json.dumps({**base, **fields}).encode(), lambda: 7)
     except InvalidRequest as refusal:
         assert refusal.param  # noqa: PT017 (either outcome is right)
-        assert refusal.message.startswith(f"'{refusal.param}' ")  # noqa: PT017
-        assert not {"Input", "Value", "validat", "instance"} & set(refusal.message.split())  # noqa: PT017
+        assert refusal.message.startswith(f"'{refusal.param}' ")  # noqa: PT017 (likewise)
+        assert not {"Input", "Value", "validat", "instance"} & set(refusal.message.split())  # noqa: PT017 (likewise)
     else:
         assert isinstance(parsed, Parsed)

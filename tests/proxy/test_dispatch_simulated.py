@@ -1,0 +1,278 @@
+"""Proxy and a false worker over a bad wire: words are lost, said twice and late, and the worker dies.
+
+The link and the codec are the real ones. Everything random comes from one seed, so a failure can be seen
+again. What a worker makes of a place in an answer is a hash, so the checker knows every token beforehand.
+"""
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.admitted import AnswerEnded, RequestFailed, TokenCame
+from proxy.dispatch import Dispatcher
+from proxy.worker_link import WorkerLink
+from shared.clock import FalseClock
+from shared.codec import encode
+from shared.config import ProxySettings
+from shared.errors import Overloaded, WorkerCrashed
+from shared.messages import (
+    Cancel,
+    Exited,
+    Finished,
+    MemoryReading,
+    Ping,
+    Progress,
+    Starting,
+    Step,
+    StepRow,
+    Submit,
+)
+from tests.proxy.small_worlds import FINGERPRINT, hello, measured
+
+SLOTS, BUDGET = 3, 60
+STOP = 0
+ALONE_TURNS_MAX = 20
+
+
+def drawn(prompt_ids, choice, index):
+    """Return the token at a place of an answer; STOP, one time in eight, ends it."""
+    digest = blake2b(repr((prompt_ids, choice, index)).encode(), digest_size=2).digest()
+    return STOP if digest[0] < 32 else 1 + digest[1]
+
+
+def whole_answer(prompt_ids, choice, max_tokens):
+    """Return what an undisturbed answer is: its tokens, and why it ends."""
+    tokens = []
+    while len(tokens) < max_tokens:
+        token = drawn(prompt_ids, choice, len(tokens))
+        if token == STOP:
+            return tokens, "stop"
+        tokens.append(token)
+    return tokens, "length"
+
+
+class FalseWorker:
+    """One life: obeys the protocol, and checks that what it is told to go on from is true."""
+
+    def __init__(self, epoch):
+        self.epoch = epoch
+        self.inbox = deque()
+        self.said = deque()
+        self.rows = {}
+        self.ping = 0
+        self.turns_alone = 0
+        self.say(hello(epoch, slots=SLOTS, budget_bytes=BUDGET))
+
+    def say(self, message):
+        self.said.append(encode(message))
+
+    def turn(self):
+        self.turns_alone = 0 if self.inbox else self.turns_alone + 1
+        if self.turns_alone == ALONE_TURNS_MAX:
+            self.forget_the_proxy()
+        while self.inbox:
+            self.take(self.inbox.popleft())
+        ended = []
+        rows = tuple(row for name in self.rows for row in self.row(name, ended))
+        if rows:
+            self.say(Step(self.epoch, 1, 20.0, rows))
+        for word in ended:
+            del self.rows[word.sequence]
+            self.say(word)
+
+    def take(self, message):
+        match message:
+            case Submit():
+                tokens, _ = whole_answer(message.prompt_ids, message.sampling.choice, message.max_tokens)
+                assert list(message.emitted_ids) == tokens[: len(message.emitted_ids)]
+                self.rows[message.sequence] = (message, len(message.emitted_ids))
+            case Cancel():
+                self.rows.pop(message.sequence, None)
+            case Ping():
+                assert message.number > self.ping
+                self.ping = message.number
+
+    def row(self, name, ended):
+        submit, index = self.rows[name]
+        tokens, reason = whole_answer(submit.prompt_ids, submit.sampling.choice, submit.max_tokens)
+        if index < len(tokens):
+            self.rows[name] = (submit, index + 1)
+            yield StepRow(name, submit.attempt, index, tokens[index])
+        if index + 1 >= len(tokens):
+            ended.append(Finished(self.epoch, name, submit.attempt, len(tokens), reason))
+
+    def report(self):
+        memory = MemoryReading(0, 0, 0, 0)
+        self.say(Progress(self.epoch, 1, "decode", 1.0, self.ping, tuple(self.rows), memory))
+
+    def forget_the_proxy(self):
+        """Cancel everything and say Hello again, as after three missed pings."""
+        self.rows.clear()
+        self.inbox.clear()
+        self.turns_alone = 0
+        self.say(hello(self.epoch, slots=SLOTS, budget_bytes=BUDGET))
+
+
+@dataclass
+class Client:
+    """Reads one request's events and checks each against what must come."""
+
+    admitted: object
+    got: dict = field(default_factory=dict)
+    ended: set = field(default_factory=set)
+    outcome: str | None = None
+
+    def read(self):
+        while self.outcome is None and not self.admitted.events.empty():
+            self.take(self.admitted.events.get_nowait())
+            if len(self.ended) == len(self.admitted.sequences):
+                self.leave("complete")
+
+    def take(self, event):
+        match event:
+            case RequestFailed(refusal):
+                assert isinstance(refusal, WorkerCrashed)
+                assert max(sequence.interruptions for sequence in self.admitted.sequences) == 3
+                self.leave("crashed")
+            case TokenCame(answer, token):
+                assert answer not in self.ended
+                tokens = self.got.setdefault(answer, [])
+                tokens.append(token)
+                assert token == self.expected(answer)[0][len(tokens) - 1]
+            case AnswerEnded(answer, reason):
+                assert answer not in self.ended
+                assert (self.got.get(answer, []), reason) == self.expected(answer)
+                self.ended.add(answer)
+
+    def expected(self, answer):
+        sequence = self.admitted.sequences[answer]
+        return whole_answer(sequence.prompt_ids, sequence.sampling.choice, sequence.max_tokens)
+
+    def leave(self, outcome):
+        assert self.outcome is None
+        self.outcome = outcome
+        self.admitted.__exit__(None, None, None)
+
+
+class Simulation:
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.clock = FalseClock()
+        log = structlog.get_logger()
+        self.link = WorkerLink(None, FINGERPRINT, self.clock, log)
+        self.dispatcher = Dispatcher(
+            self.link,
+            ProxySettings(queue_places=8),
+            stop_ids=(STOP,),
+            clock=self.clock,
+            jitter=lambda: 1.0,
+            log=log,
+        )
+        self.link.attach(self.dispatcher)
+        self.worker = FalseWorker(1)
+        self.dead = []
+        self.clients = []
+
+    def live_through(self, turns):
+        """Let anything happen, then let the wire be good and everything come to its end."""
+        happenings = [self.arrive, self.leave, self.die, self.forget, self.report]
+        for _ in range(turns):
+            self.random.choices(happenings, weights=[6, 2, 1, 1, 3])[0]()
+            self.turn(trouble=True)
+        for _ in range(200):
+            self.report()
+            self.turn(trouble=False)
+        self.check_the_end()
+
+    def turn(self, *, trouble):
+        self.clock.advance(0.02)
+        self.pass_on_to_worker(trouble=trouble)
+        self.worker.turn()
+        self.deliver(self.worker, trouble=trouble)
+        if trouble and self.dead and self.random.random() < 0.5:
+            self.deliver(self.random.choice(self.dead), trouble=True)
+        for client in self.clients:
+            client.read()
+        assert self.dispatcher.reserved_bytes <= BUDGET
+
+    def pass_on_to_worker(self, *, trouble):
+        """Do what the link's sending task does, over a wire that may lose a word."""
+        if self.link.epoch is not None and self.random.random() < 0.4:
+            self.link._ping_now()
+        while self.link._outgoing:
+            message = self.link._outgoing.popleft()
+            lost = trouble and self.random.random() < 0.02
+            if message.epoch == self.link.epoch == self.worker.epoch and not lost:
+                self.worker.inbox.append(message)
+
+    def deliver(self, worker, *, trouble):
+        identity = f"w-0-{worker.epoch}".encode()
+        while worker.said and not (trouble and self.random.random() < 0.2):
+            frame = worker.said.popleft()
+            if trouble and self.random.random() < 0.02:
+                continue
+            for _ in range(2 if trouble and self.random.random() < 0.05 else 1):
+                self.link.take(identity, frame)
+
+    def arrive(self):
+        prompts = tuple((self.random.randrange(100),) for _ in range(self.random.choice((1, 1, 2))))
+        request = measured(prompts, self.random.randint(1, 12), self.random.choice((1, 1, 1, 2)))
+        if self.link.state.hello is None and not self.clients:
+            return  # Still loading; the door has its own tests.
+        try:
+            self.clients.append(Client(self.dispatcher.admit(request, "same id")))
+        except Overloaded:
+            assert self.dispatcher.queued + len(prompts) * request.parsed.choices > 8
+
+    def leave(self):
+        here = [client for client in self.clients if client.outcome is None]
+        if here:
+            self.random.choice(here).leave("left")
+
+    def die(self):
+        """End a life, and begin the next; the supervisor may be heard before or after the new worker."""
+        epoch = self.worker.epoch
+        self.dead.append(self.worker)
+        self.worker = FalseWorker(epoch + 1)
+        for word in (Exited(epoch, "crash", ""), Starting(epoch + 1)):
+            if self.random.random() < 0.8:
+                self.link.take(b"s-0", encode(word))
+
+    def forget(self):
+        self.worker.forget_the_proxy()
+
+    def report(self):
+        self.worker.report()
+
+    def check_the_end(self):
+        assert all(client.outcome is not None for client in self.clients)
+        assert (self.dispatcher.live, self.dispatcher.queued, self.dispatcher.reserved_bytes) == (0, 0, 0)
+        assert self.dispatcher.emptied.is_set()
+        assert self.worker.rows == {}
+
+
+def simulate(seed):
+    simulation = Simulation(seed)
+    simulation.live_through(60)
+    return simulation
+
+
+@given(st.integers(0, 1 << 32))
+@settings(max_examples=120, deadline=None)
+def test_whatever_the_wire_and_the_worker_do_every_answer_is_whole_or_ends_with_an_error(seed):
+    simulate(seed)
+
+
+def test_the_simulation_meets_what_it_is_for():
+    """Else the test above could pass because nothing ever happens."""
+    worlds = [simulate(seed) for seed in range(30)]
+    outcomes = [client.outcome for world in worlds for client in world.clients]
+    assert min(outcomes.count(outcome) for outcome in ("complete", "crashed", "left")) > 10
+    assert sum(world.dispatcher.resumed for world in worlds) > 100
+    assert sum(world.dispatcher.stale_words for world in worlds) > 50
+    assert sum(len(world.dead) for world in worlds) > 50

@@ -1,0 +1,19 @@
+"""One gateway for the tests that leave it as it was, and prompts whose greedy answers are long enough."""
+
+import pytest
+
+from tests.served.gateway import running
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory, demo_folder):
+    """A gateway shared by all tests that don't kill anything."""
+    with running(tmp_path_factory.mktemp("served"), demo_folder.path) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def fresh_gateway(tmp_path, demo_folder):
+    """A gateway for one test, which may do to it what it likes."""
+    with running(tmp_path, demo_folder.path) as gateway:
+        yield gateway

@@ -1,0 +1,107 @@
+"""A real gateway for tests: `forebay up` in a home of its own, with the demo model, on a free port."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+PATIENCE_S = 60.0
+
+
+class Gateway:
+    """One running `forebay up`, and what a test may do to it."""
+
+    def __init__(self, home: Path, folder: Path, settings: dict[str, str]) -> None:
+        self.home = home
+        self.port = _free_port()
+        self._log = (home / "up.log").open("wb")
+        environment = {**os.environ, "FOREBAY_HOME": str(home), **settings}
+        command = [sys.executable, "-m", "ops.cli", "up", "--model", str(folder), "--port", str(self.port)]
+        self.process = subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def status(self, path: str) -> int:
+        """Return the status of a GET, or 0 if nobody answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        except (OSError, http.client.HTTPException):
+            return 0
+        finally:
+            connection.close()
+
+    def ready_body(self) -> dict:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        with contextlib.closing(connection):
+            connection.request("GET", "/health/ready")
+            return json.loads(connection.getresponse().read())
+
+    def wait_until_ready(self) -> None:
+        """Wait until it answers so, and `up` has seen it, too."""
+        wait_until(lambda: self.status("/health/ready") == 200, f"ready; see {self.home}")
+        said = self.home / "up.log"
+        wait_until(lambda: "Forebay is ready" in said.read_text(), f"up says so; see {self.home}")
+
+    def processes(self, word: str = "") -> list[psutil.Process]:
+        """Return the processes of this gateway whose command line has a word, `up` itself included."""
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            line = " ".join(process.info["cmdline"] or [])
+            mine = str(self.home) in line or f"--port {self.port}" in line or f"--port={self.port}" in line
+            if mine and word in line:
+                found.append(process)
+        return found
+
+    def kill_worker(self, number: signal.Signals) -> int:
+        """Send a signal to the process that runs MLX; return its pid."""
+        (worker,) = self.processes("worker.process")
+        worker.send_signal(number)
+        return worker.pid
+
+    def stop(self) -> None:
+        """End it as Ctrl-C does, and whatever a failed test may have left."""
+        self.process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(PATIENCE_S)
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._log.close()
+
+
+def wait_until(holds, what: str, patience_s: float = PATIENCE_S) -> None:
+    """Wait for a condition; fail in words if it doesn't come true in a generous time."""
+    deadline = time.monotonic() + patience_s
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {patience_s} s in vain: {what}"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def running(home: Path, folder: Path, **settings: str) -> Iterator[Gateway]:
+    """Run a gateway that is ready."""
+    gateway = Gateway(home, folder, settings)
+    try:
+        gateway.wait_until_ready()
+        yield gateway
+    finally:
+        gateway.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,71 @@
+"""Rows of a batch don't meet: each text is as when run alone."""
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from tests.served.client import chat, complete, stream, together
+
+pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
+
+PROMPTS = [
+    chat(f"List three things that come in groups of {number}.", max_tokens=24, temperature=0)
+    for number in range(2, 18)
+]
+
+
+@pytest.fixture(scope="module")
+def alone(gateway) -> list[str]:
+    """Each of the sixteen answers, run by itself."""
+
+    async def one_by_one() -> list[str]:
+        async with aiohttp.ClientSession() as session:
+            return [await complete(session, gateway.url, body) for body in PROMPTS]
+
+    return asyncio.run(one_by_one())
+
+
+def test_sixteen_prompts_at_once_say_what_each_says_alone_in_three_rounds(gateway, alone):
+    for _round in range(3):
+        said = asyncio.run(together(gateway.url, PROMPTS))
+        assert [each.text for each in said] == alone
+
+
+def test_rows_that_join_and_leave_change_nobodys_text(gateway, alone):
+    """Sixteen answers that begin one after the other, among others that are broken off."""
+
+    async def come_and_go() -> list[str]:
+        async with aiohttp.ClientSession() as session:
+            return await asyncio.gather(*(staggered(session, place) for place in range(16)))
+
+    async def staggered(session: aiohttp.ClientSession, place: int) -> str:
+        await asyncio.sleep(0.15 * place)
+        if place % 3 == 0:
+            await broken_off(session, place)
+        return (await stream(session, gateway.url, PROMPTS[place])).text
+
+    async def broken_off(session: aiohttp.ClientSession, place: int) -> None:
+        body = {**chat(f"Count from {place}.", max_tokens=50), "stream": True}
+        async with session.post(f"{gateway.url}/v1/chat/completions", json=body) as response:
+            await response.content.readline()
+
+    assert asyncio.run(come_and_go()) == alone
+
+
+def test_seeded_and_greedy_rows_with_different_parameters_share_a_batch(gateway):
+    """The same seven requests, together and one by one."""
+    kinds = [
+        {"temperature": 0},
+        {"temperature": 0.7, "seed": 1},
+        {"temperature": 0.7, "seed": 1, "top_p": 0.9},
+        {"temperature": 1.2, "seed": 2, "top_k": 40},
+        {"temperature": 1.0, "seed": 3, "min_p": 0.05},
+        {"temperature": 1.8, "seed": 4, "top_p": 0.99},
+        {"temperature": 0.9, "seed": 5, "top_k": 5000},
+    ]
+    requests = [chat("Describe a garden.", max_tokens=16, **kind) for kind in kinds]
+    joined = asyncio.run(together(gateway.url, requests))
+    one_by_one = [asyncio.run(together(gateway.url, [request]))[0] for request in requests]
+    assert [each.text for each in joined] == [each.text for each in one_by_one]
+    assert len({each.text for each in joined}) > 4

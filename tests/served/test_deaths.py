@@ -1,0 +1,114 @@
+"""A worker's death is not the client's problem: with real processes and the demo model."""
+
+import asyncio
+import signal
+
+import pytest
+
+from tests.served.client import chat, together
+from tests.served.gateway import wait_until
+
+pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
+
+TOKENS = 40
+SUBJECTS = ("the sea", "a mountain", "bread", "the moon", "a violin", "winter", "horses", "an old clock")
+GREEDY = {"temperature": 0.0}
+SEEDED = {"temperature": 0.8, "seed": 11}
+
+
+def bodies(sampling: dict) -> list[dict]:
+    return [
+        chat(f"Tell me a long story about {subject}.", max_tokens=TOKENS, **sampling) for subject in SUBJECTS
+    ]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(gateway) -> dict[str, list[str]]:
+    """The same eight answers, greedy and seeded, from a gateway that nobody harms."""
+    return {
+        name: [said.text for said in asyncio.run(together(gateway.url, bodies(sampling)))]
+        for name, sampling in (("greedy", GREEDY), ("seeded", SEEDED))
+    }
+
+
+async def watch_health(gateway, statuses: set, over: asyncio.Event) -> None:
+    """Ask both health questions again and again, until it is over."""
+    while not over.is_set():
+        for path in ("/health/live", "/health/ready"):
+            statuses.add((path, await asyncio.to_thread(gateway.status, path)))
+        await asyncio.sleep(0.05)
+
+
+async def with_a_death(gateway, number: signal.Signals, sampling: dict) -> tuple[list, set]:
+    """Run the eight streams; once each has some tokens, send the worker a signal."""
+    statuses: set = set()
+    over = asyncio.Event()
+    chunks = 0
+
+    def count(_number: int) -> None:
+        nonlocal chunks
+        chunks += 1
+        if chunks == 8 * TOKENS // 3:
+            gateway.kill_worker(number)
+
+    watching = asyncio.create_task(watch_health(gateway, statuses, over))
+    try:
+        said = await together(gateway.url, bodies(sampling), count)
+    finally:
+        over.set()
+        await watching
+    return said, statuses
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGSTOP])
+def test_eight_streams_go_on_after_the_worker_dies_as_if_nothing_had_happened(
+    fresh_gateway, undisturbed, number
+):
+    """SIGSTOP is no death: the supervisor finds out by the progress that stays away, and replaces it."""
+    for name, sampling in (("greedy", GREEDY), ("seeded", SEEDED)):
+        wait_until(lambda: fresh_gateway.status("/health/ready") == 200, "ready")
+        said, statuses = asyncio.run(with_a_death(fresh_gateway, number, sampling))
+        assert [each.text for each in said] == undisturbed[name]
+        assert all(each.done and each.error is None for each in said)
+        assert {status for path, status in statuses if path == "/health/live"} == {200}
+        assert {status for path, status in statuses if path == "/health/ready"} == {200, 503}
+    ready = fresh_gateway.ready_body()
+    assert ready["worker"]["deaths"] == 2
+    assert ready["worker"]["last_death"] == ("hang" if number is signal.SIGSTOP else "memory")
+    assert ready["live"] == 0
+    assert ready["reserved_bytes"] == 0
+
+
+def test_the_answer_after_three_deaths_is_an_error_and_never_looks_complete(fresh_gateway):
+    """Two resumes are allowed; the third death ends the stream with an error event and no [DONE]."""
+    body = chat("Tell me a long story about the sea.", max_tokens=400, temperature=0)
+    deaths = []
+
+    def kill_again(number: int) -> None:
+        if number in (5, 10, 15):
+            deaths.append(fresh_gateway.kill_worker(signal.SIGKILL))
+
+    (said,) = asyncio.run(together(fresh_gateway.url, [body], kill_again))
+    assert len(deaths) == 3
+    assert said.error is not None
+    assert said.error["code"] == "worker_crashed"
+    assert not said.done
+    assert said.reason is None
+    fresh_gateway.wait_until_ready()
+    (after,) = asyncio.run(together(fresh_gateway.url, [chat("Say hello.", max_tokens=5)]))
+    assert after.done
+
+
+def test_the_supervisor_dies_and_the_stream_still_goes_on(fresh_gateway, undisturbed):
+    """`forebay up` starts a new supervisor; the old one's worker ends with it."""
+    chunks = 0
+
+    def count(_number: int) -> None:
+        nonlocal chunks
+        chunks += 1
+        if chunks == 60:
+            (supervisor,) = fresh_gateway.processes("ops.cli worker")
+            supervisor.kill()
+
+    said = asyncio.run(together(fresh_gateway.url, bodies(GREEDY), count))
+    assert [each.text for each in said] == undisturbed["greedy"]

@@ -1,0 +1,183 @@
+"""Settings: defaults, then the file, then the environment, then what is passed in; and errors in words."""
+
+import os
+
+import pytest
+
+from shared.config import Settings, child_environment
+from shared.errors import SettingsError
+from shared.limits import SLOTS_MAX
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch):
+    for name in [name for name in os.environ if name.upper().startswith("FOREBAY_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def toml(tmp_path):
+    """Return what writes a file of settings and returns its path."""
+
+    def write(content):
+        file = tmp_path / "forebay.toml"
+        file.write_text(content, "utf-8")
+        return file
+
+    return write
+
+
+def complaint(file=None, **overrides):
+    with pytest.raises(SettingsError) as problem:
+        Settings.load(file, **overrides)
+    return str(problem.value)
+
+
+def test_without_a_file_the_documented_defaults_hold(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = Settings.load()
+    assert (settings.model, settings.host, settings.port) == ("demo", "127.0.0.1", 8000)
+    assert (settings.proxy.queue_places, settings.proxy.resumes_max, settings.worker.slots) == (256, 2, 16)
+    assert (settings.log.format, settings.log.level) == ("console", "info")
+    assert settings.home_folder == tmp_path / ".forebay"
+
+
+def test_a_file_sets_what_it_names_and_leaves_the_rest(toml):
+    settings = Settings.load(toml('port = 9000\n[worker]\nslots = 4\n[log]\nformat = "json"'))
+    assert (settings.port, settings.worker.slots, settings.log.format) == (9000, 4, "json")
+    assert (settings.host, settings.worker.memory_fraction, settings.log.level) == ("127.0.0.1", 0.8, "info")
+
+
+def test_the_environment_wins_over_the_file_key_by_key(toml, monkeypatch):
+    monkeypatch.setenv("FOREBAY_WORKER__SLOTS", "8")
+    monkeypatch.setenv("FOREBAY_PORT", "9001")
+    settings = Settings.load(toml("port = 9000\n[worker]\nslots = 4\nload_deadline_s = 10"))
+    assert (settings.port, settings.worker.slots, settings.worker.load_deadline_s) == (9001, 8, 10)
+
+
+def test_what_is_passed_in_wins_over_both_key_by_key(toml, monkeypatch):
+    monkeypatch.setenv("FOREBAY_WORKER__SLOTS", "8")
+    monkeypatch.setenv("FOREBAY_WORKER__HANG_FLOOR_S", "3")
+    file = toml("[worker]\nslots = 4\nload_deadline_s = 10")
+    settings = Settings.load(file, worker={"slots": 2}, port=9002)
+    assert (settings.worker.slots, settings.port) == (2, 9002)
+    assert (settings.worker.hang_floor_s, settings.worker.load_deadline_s) == (3, 10)
+
+
+def test_none_passed_in_means_unset(toml):
+    assert Settings.load(toml("port = 9000"), port=None, model=None).port == 9000
+
+
+def test_an_empty_variable_is_no_value(toml, monkeypatch):
+    monkeypatch.setenv("FOREBAY_PORT", "")
+    assert Settings.load(toml("port = 9000")).port == 9000
+
+
+def test_a_table_can_be_one_variable(monkeypatch):
+    monkeypatch.setenv("FOREBAY_WORKER", '{"slots": 3}')
+    assert Settings.load().worker.slots == 3
+
+
+def test_settings_cannot_be_changed():
+    settings = Settings.load()
+    with pytest.raises(ValueError, match="frozen"):
+        settings.worker.slots = 1
+
+
+# --- errors in words ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "named", "nearest"),
+    [
+        ("prot = 1", "prot", "port"),
+        ("[worker]\nslot = 1", "worker.slot", "worker.slots"),
+        ("[proxy]\nqueue_place = 1", "proxy.queue_place", "proxy.queue_places"),
+        ("[worke]\nslots = 1", "worke", "worker"),
+    ],
+)
+def test_an_unknown_key_in_the_file_is_named_with_the_nearest_known(toml, content, named, nearest):
+    assert complaint(toml(content)) == f"{named} is no known setting; did you mean {nearest}?"
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [
+        ("FOREBAY_PROT", "port"),
+        ("FOREBAY_WORKER__SLOT", "worker.slots"),
+        ("forebay_worker__slot", "worker.slots"),
+        ("FOREBAY_WORKER_SLOTS", "worker.slots"),
+    ],
+)
+def test_an_unknown_variable_is_named_with_the_nearest_known(monkeypatch, variable, nearest):
+    monkeypatch.setenv(variable, "1")
+    assert complaint() == f"{variable} sets no known setting; did you mean {nearest}?"
+
+
+def test_a_key_that_resembles_nothing_gets_no_hint(toml):
+    assert complaint(toml("zzzzzzzzzz = 1")) == "zzzzzzzzzz is no known setting"
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        ('port = "many"', "port"),
+        ("port = 0", "port"),
+        ("port = 65536", "port"),
+        ("port = 80.5", "port"),
+        ('model = ""', "model"),
+        ("worker = 5", "worker"),
+        ("[worker]\nslots = 0", "worker.slots"),
+        (f"[worker]\nslots = {SLOTS_MAX + 1}", "worker.slots"),
+        ("[worker]\nmemory_fraction = 1.0", "worker.memory_fraction"),
+        ("[worker]\nmemory_fraction = nan", "worker.memory_fraction"),
+        ("[worker]\ncontext_tokens = 15", "worker.context_tokens"),
+        ("[proxy]\nresumes_max = 9", "proxy.resumes_max"),
+        ("[proxy]\ndrain_s = -1", "proxy.drain_s"),
+        ('[log]\nlevel = "loud"', "log.level"),
+    ],
+)
+def test_a_wrong_type_or_range_is_said_by_key(toml, content, key):
+    said = complaint(toml(content))
+    assert said.startswith((f"{key}: Input should be ", f"{key}: String should have "))
+
+
+def test_every_wrong_key_is_said_at_once(toml):
+    said = complaint(toml("port = 0\n[worker]\nslots = 0\nslot = 1"))
+    assert all(key in said for key in ("port:", "worker.slots:", "worker.slot is no known"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "key"), [("FOREBAY_WORKER__SLOTS", "worker.slots"), ("FOREBAY_PORT", "port")]
+)
+def test_a_wrong_variable_is_said_by_key(monkeypatch, variable, key):
+    monkeypatch.setenv(variable, "many")
+    assert complaint().startswith(f"{key}: Input should be a valid integer")
+
+
+def test_a_table_in_a_variable_that_is_no_json_is_said(monkeypatch):
+    monkeypatch.setenv("FOREBAY_WORKER", "many")
+    assert '"worker"' in complaint()
+
+
+def test_an_override_is_checked_like_the_rest():
+    assert complaint(port=0).startswith("port: ")
+
+
+@pytest.mark.parametrize("raw", [b"port = ", b"[worker", b"\xff", b"port = 1\nport = 2"])
+def test_a_file_that_is_no_toml_is_named(tmp_path, raw):
+    file = tmp_path / "forebay.toml"
+    file.write_bytes(raw)
+    assert complaint(file).startswith(f"{file}: ")
+
+
+def test_a_file_that_is_missing_or_a_folder_is_named(tmp_path):
+    assert complaint(tmp_path / "nowhere.toml") == f"{tmp_path / 'nowhere.toml'}: No such file or directory"
+    assert complaint(tmp_path) == f"{tmp_path}: Is a directory"
+
+
+def test_a_child_gets_this_environment_and_more(monkeypatch):
+    monkeypatch.setenv("FOREBAY_PORT", "9000")
+    environment = child_environment(FOREBAY_EXTRA="x")
+    assert (environment["FOREBAY_PORT"], environment["FOREBAY_EXTRA"]) == ("9000", "x")
+    assert "FOREBAY_EXTRA" not in os.environ

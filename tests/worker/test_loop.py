@@ -1,0 +1,320 @@
+"""The worker's loop, one turn at a time, with a false channel, a false engine and a clock moved by hand."""
+
+from collections import deque
+from collections.abc import Sequence as Seq
+
+import pytest
+
+from shared.clock import FalseClock
+from shared.codec import encode
+from shared.limits import PING_INTERVAL_S, PINGS_MISSED_MAX, PROGRESS_INTERVAL_S
+from shared.logs import get
+from shared.messages import (
+    Cancel,
+    Failed,
+    Finished,
+    Hello,
+    MemoryReading,
+    Message,
+    ModelFacts,
+    Ping,
+    Progress,
+    Step,
+    StepRow,
+    Submit,
+)
+from shared.sampling import Sampling
+from tests.worker.workbench import FalseChannel, SteadyTimes
+from worker.batch_engine import StepResult
+from worker.inbox import Inbox
+from worker.loop import Loop
+from worker.outbox import Outbox
+from worker.plan import Chunk
+from worker.scheduler import Scheduler
+from worker.sequence import Sequence
+
+EPOCH = 5
+CONTEXT = 100
+FACTS = ModelFacts("f", "llama", CONTEXT, 50, 1, 1, 256, 2, 0, batches=True, why_not="")
+HELLO = Hello(EPOCH, "0", FACTS, 1 << 30, 2)
+MEMORY = MemoryReading(1, 2, 3, 4)
+SILENCE_S = PING_INTERVAL_S * PINGS_MISSED_MAX
+
+
+class FalseEngine:
+    """Answers every row with token 7, a step behind, as the real one does; keeps what it was told to drop."""
+
+    def __init__(self) -> None:
+        self.steps: deque[tuple[Sequence, ...]] = deque()
+        self.calls: list[str] = []
+        self.dropped: list[str] = []
+        self.problem: Exception | None = None
+
+    @property
+    def under_way(self) -> int:
+        return len(self.steps)
+
+    def drop(self, sequences: Seq[Sequence]) -> None:
+        self.dropped += [sequence.name for sequence in sequences]
+
+    def prefill(self, chunks: Seq[Chunk]) -> float:
+        assert chunks
+        self.calls.append("prefill")
+        return 3.0
+
+    def launch(self, rows: Seq[Sequence]) -> None:
+        if self.problem:
+            raise self.problem
+        self.calls.append("launch")
+        self.steps.append(tuple(rows))
+
+    def read(self) -> StepResult:
+        self.calls.append("read")
+        rows = self.steps.popleft()
+        return StepResult(rows, [7] * len(rows), 3.0)
+
+    def tidy(self) -> None:
+        """There is nothing to tidy."""
+
+
+class Turned:
+    """A loop and everything around it."""
+
+    def __init__(self, slots: int = 2, quantum_ms: float = 40.0) -> None:
+        self.channel = FalseChannel()
+        self.clock = FalseClock(1000.0)
+        self.engine = FalseEngine()
+        self.reports: list[Progress] = []
+        times = SteadyTimes()
+        self.inbox = Inbox(self.channel, EPOCH, get("test"))  # type: ignore[arg-type]  # stands in for a dealer
+        self.loop = Loop(
+            HELLO,
+            CONTEXT,
+            (
+                self.inbox,
+                Outbox(self.channel, EPOCH),  # type: ignore[arg-type]  # likewise
+                Scheduler(slots, quantum_ms, times),
+                self.engine,  # type: ignore[arg-type]  # stands in for one with a model
+                times,
+            ),
+            self.reports.append,
+            lambda: MEMORY,
+            clock=self.clock,
+        )
+
+    def turn(self, *messages: Message, after_s: float = 0.0, times: int = 1) -> None:
+        self.clock.advance(after_s)
+        for message in messages:
+            self.channel.say(message)
+        for _ in range(times):
+            self.loop.turn()
+
+    def ping(self, number: int = 1) -> None:
+        self.turn(Ping(EPOCH, number))
+
+
+def submit(name: str, prompt: Seq[int] = (1,), max_tokens: int = 4, epoch: int = EPOCH) -> Submit:
+    return Submit(epoch, name, 1, tuple(prompt), (), max_tokens, (), Sampling())
+
+
+@pytest.fixture
+def met() -> Turned:
+    """A loop that has been greeted by its proxy."""
+    turned = Turned()
+    turned.ping()
+    turned.channel.sent.clear()
+    return turned
+
+
+# --- the proxy --------------------------------------------------------------------------------------------
+
+
+def test_hello_is_said_again_every_second_until_somebody_answers() -> None:
+    turned = Turned()
+    turned.turn()
+    turned.turn(after_s=0.5 * PING_INTERVAL_S)
+    assert turned.channel.of(Hello) == [HELLO]
+    turned.turn(after_s=0.5 * PING_INTERVAL_S)
+    assert turned.channel.of(Hello) == [HELLO, HELLO]
+    turned.turn(Ping(EPOCH, 1), after_s=PING_INTERVAL_S)
+    turned.turn(after_s=PING_INTERVAL_S)
+    assert turned.channel.of(Hello) == [HELLO, HELLO]
+
+
+def test_a_proxy_that_is_silent_for_three_pings_is_given_up_with_all_its_sequences(met: Turned) -> None:
+    met.turn(submit("runs", max_tokens=90), submit("prefills", range(45)), submit("waits"))
+    met.turn(after_s=SILENCE_S)
+    assert met.channel.of(Hello) == []
+    assert met.engine.dropped == []
+    met.turn(after_s=0.01)
+    assert met.channel.of(Hello) == [HELLO]
+    assert sorted(met.engine.dropped) == ["prefills", "runs"]
+    assert met.reports[-1].running == ()
+    told = len(met.channel.of(Step))
+    met.turn(times=5)
+    assert len(met.channel.of(Step)) == told, "an orphan speaks"
+
+
+def test_pings_keep_sequences_alive(met: Turned) -> None:
+    met.turn(submit("a", max_tokens=90))
+    for number in range(10):
+        met.turn(Ping(EPOCH, number), after_s=0.9 * SILENCE_S)
+    assert met.channel.of(Hello) == []
+    assert met.reports[-1].running == ("a",)
+
+
+def test_a_new_proxy_is_served_after_the_old_ones_orphans_were_dropped(met: Turned) -> None:
+    met.turn(submit("old", max_tokens=90))
+    met.turn(after_s=2 * SILENCE_S)
+    met.turn(Ping(EPOCH, 1), submit("new", max_tokens=1), times=3)
+    assert met.engine.dropped == ["old", "new"]
+    assert met.channel.of(Finished) == [Finished(EPOCH, "new", 1, 1, "length")]
+
+
+# --- progress ---------------------------------------------------------------------------------------------
+
+
+def test_the_supervisor_hears_of_every_turn(met: Turned) -> None:
+    met.reports.clear()
+    met.turn(times=7)
+    assert len(met.reports) == 7
+
+
+def test_the_proxy_hears_of_progress_once_a_second(met: Turned) -> None:
+    met.turn(after_s=PROGRESS_INTERVAL_S)
+    for _ in range(9):
+        met.turn(after_s=0.1 * PROGRESS_INTERVAL_S)
+    assert len(met.channel.of(Progress)) == 1
+    met.turn(after_s=0.2 * PROGRESS_INTERVAL_S)
+    assert len(met.channel.of(Progress)) == 2
+
+
+def test_progress_names_what_runs_and_echoes_the_last_ping(met: Turned) -> None:
+    met.turn(Ping(EPOCH, 41), submit("a"), submit("b", range(20)), submit("c"), after_s=PROGRESS_INTERVAL_S)
+    [progress] = met.channel.of(Progress)
+    assert progress == met.reports[-1]
+    assert progress == Progress(EPOCH, 0, "prefill", 20.0, 41, ("a", "b", "c"), MEMORY)
+
+
+def test_progress_says_what_the_turn_is_about_before_it_is_done(met: Turned) -> None:
+    met.turn(submit("a", (1,) * 60, max_tokens=2))
+    assert met.reports[-1].phase == "prefill"
+    met.engine.problem = RuntimeError("the device is gone")
+    with pytest.raises(RuntimeError):
+        met.turn()
+    assert met.reports[-1].phase == "prefill"
+    assert met.reports[-1].expected_ms == 20.0
+
+
+def test_phases_follow_the_work(met: Turned) -> None:
+    met.reports.clear()
+    met.turn(submit("a", (1,) * 60, max_tokens=3), times=6)
+    phases = [report.phase for report in met.reports]
+    assert phases == ["prefill", "prefill", "decode", "decode", "idle", "idle"]
+
+
+# --- sequences --------------------------------------------------------------------------------------------
+
+
+def test_all_rows_tokens_of_a_step_come_in_one_message_and_then_who_has_ended(met: Turned) -> None:
+    met.turn(submit("a", max_tokens=1), submit("b", max_tokens=2), times=4)
+    both, last = met.channel.of(Step)
+    assert both.rows == (StepRow("a", 1, 0, 7), StepRow("b", 1, 0, 7))
+    assert last.rows == (StepRow("b", 1, 1, 7),)
+    assert both.step < last.step
+    kinds = [type(message) for message in met.channel.sent if not isinstance(message, Progress)]
+    assert kinds == [Step, Finished, Step, Finished]
+    assert met.channel.of(Finished)[0] == Finished(EPOCH, "a", 1, 1, "length")
+
+
+def test_a_step_is_read_only_when_the_next_one_is_under_way(met: Turned) -> None:
+    met.turn(submit("a", max_tokens=3))
+    assert (met.engine.under_way, met.channel.of(Step)) == (1, [])
+    met.turn()
+    assert (met.engine.under_way, len(met.channel.of(Step))) == (1, 1)
+    met.turn(times=2)
+    assert (met.engine.under_way, len(met.channel.of(Step))) == (0, 3)
+
+
+def test_a_cancelled_sequence_is_dropped_and_says_no_more(met: Turned) -> None:
+    met.turn(submit("a", max_tokens=50), times=3)
+    told = len(met.channel.of(Step))
+    met.turn(Cancel(EPOCH, "a"), times=3)
+    assert met.engine.dropped == ["a"]
+    assert len(met.channel.of(Step)) == told
+    assert met.channel.of(Finished) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (submit("bad", range(40), max_tokens=61), "101 tokens exceed the context of 100"),
+        (submit("bad", (1, 50, 2)), "outside the vocabulary of 50"),
+    ],
+)
+def test_a_sequence_that_cannot_run_fails_alone(met: Turned, bad: Submit, words: str) -> None:
+    met.turn(submit("good", range(40), max_tokens=3), bad, times=6)
+    [failed] = met.channel.of(Failed)
+    assert (failed.sequence, failed.attempt) == ("bad", 1)
+    assert words in failed.message
+    assert [finished.sequence for finished in met.channel.of(Finished)] == ["good"]
+    assert met.engine.dropped == ["good"]
+
+
+def test_a_sequence_that_just_fits_the_context_runs(met: Turned) -> None:
+    met.turn(submit("a", range(40), max_tokens=60), times=80)
+    assert met.channel.of(Finished) == [Finished(EPOCH, "a", 1, 60, "length")]
+
+
+def test_a_resumed_sequence_is_measured_by_what_is_still_to_come(met: Turned) -> None:
+    met.turn(Submit(EPOCH, "a", 2, (1,) * 40, (2,) * 59, 60, (), Sampling()), times=10)
+    assert met.channel.of(Step)[0].rows == (StepRow("a", 2, 59, 7),)
+    assert met.channel.of(Finished) == [Finished(EPOCH, "a", 2, 60, "length")]
+
+
+def test_frames_that_are_no_words_of_this_life_are_counted_and_dropped(met: Turned) -> None:
+    met.channel.incoming += [b"", b"\xc1garbage", encode(submit("zombie", epoch=EPOCH - 1))]
+    met.turn(submit("a"))
+    assert (met.inbox.malformed, met.inbox.foreign) == (2, 1)
+    assert met.reports[-1].running == ("a",)
+
+
+# --- when to sleep ----------------------------------------------------------------------------------------
+
+
+def test_an_idle_loop_waits_for_the_proxy(met: Turned) -> None:
+    met.channel.waits = 0
+    met.turn(times=3)
+    assert met.channel.waits == 3
+
+
+def test_a_busy_loop_never_waits(met: Turned) -> None:
+    met.channel.waits = 0
+    met.turn(submit("a", (1,) * 60, max_tokens=3), times=5)
+    assert met.channel.waits == 0
+
+
+def test_a_sequence_that_waits_for_a_slot_starts_in_the_turn_after_one_is_free() -> None:
+    """Between the last token of one row and the first of the next the loop has work, and doesn't sleep."""
+    turned = Turned(slots=1)
+    turned.ping()
+    turned.channel.waits = 0
+    turned.turn(submit("a", max_tokens=2), submit("b", max_tokens=2), times=6)
+    assert [finished.sequence for finished in turned.channel.of(Finished)] == ["a", "b"]
+    assert turned.channel.waits == 0
+
+
+def test_an_exception_of_the_engine_ends_the_loop(met: Turned) -> None:
+    met.engine.problem = RuntimeError("the device is gone")
+    met.channel.say(submit("a"))
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        met.loop.run()
+
+
+def test_a_steps_tokens_are_sent_before_the_next_prefill_begins(met: Turned) -> None:
+    """No token waits for a prefill; without one, the next step is launched before the last is read."""
+    met.turn(submit("a", (1,), 9), times=3)
+    assert met.engine.calls == ["launch", "launch", "read", "launch", "read"]
+    met.engine.calls.clear()
+    met.turn(submit("b", (1, 2, 3), 9))
+    assert met.engine.calls == ["read", "prefill", "launch"]

@@ -1,0 +1,240 @@
+"""The scheduler: events in, plans out."""
+
+from collections.abc import Sequence as Seq
+
+import pytest
+
+from shared.messages import Submit
+from shared.sampling import Sampling
+from worker.plan import Plan, StepTimes
+from worker.scheduler import Emitted, Ended, Scheduler
+from worker.sequence import Phase, Sequence
+
+QUANTUM_MS = 100.0
+SMALL_CHUNK = 16
+
+
+def sequence(
+    name: str,
+    prompt: int = 1,
+    max_tokens: int = 4,
+    *,
+    emitted: int = 0,
+    stop_ids: tuple[int, ...] = (),
+    now: float = 0.0,
+    attempt: int = 1,
+) -> Sequence:
+    submit = Submit(
+        1, name, attempt, tuple(range(prompt)), tuple(range(emitted)), max_tokens, stop_ids, Sampling()
+    )
+    return Sequence.of(submit, now)
+
+
+def scheduler(slots: int = 4) -> Scheduler:
+    """Prefill takes a millisecond a token, so that a quantum is 100 tokens."""
+    return Scheduler(slots, QUANTUM_MS, StepTimes(prefill_ms_per_token=1.0, decode_ms_per_step=5.0))
+
+
+def names(sequences: Seq[Sequence]) -> list[str]:
+    return [each.name for each in sequences]
+
+
+def chunks(plan: Plan) -> list[tuple[str, int, int]]:
+    return [(chunk.sequence.name, chunk.start, chunk.tokens) for chunk in plan.chunks]
+
+
+def test_no_more_sequences_run_than_there_are_slots() -> None:
+    plans = scheduler(slots=2)
+    for name in "abc":
+        plans.submit(sequence(name))
+    assert names(plans.plan(0.0).rows) == ["a", "b"]
+    plans.cancel("a")
+    assert names(plans.plan(0.0).rows) == ["b", "c"]
+    assert plans.names == ("b", "c")
+
+
+def test_a_prompt_of_one_token_needs_no_prefill() -> None:
+    plans = scheduler()
+    plans.submit(sequence("a", prompt=1))
+    plan = plans.plan(0.0)
+    assert plan.chunks == ()
+    assert names(plan.rows) == ["a"]
+
+
+def test_all_but_the_last_token_are_prefilled_and_the_row_decodes_in_the_same_turn() -> None:
+    plans = scheduler()
+    plans.submit(sequence("a", prompt=50))
+    plan = plans.plan(0.0)
+    assert chunks(plan) == [("a", 0, 49)]
+    assert names(plan.rows) == ["a"]
+    assert plan.rows[0].last_id == 49
+
+
+def test_a_long_prompt_is_prefilled_a_quantum_a_turn_while_others_decode() -> None:
+    plans = scheduler()
+    plans.submit(sequence("quick", prompt=1, max_tokens=50))
+    plans.plan(0.0)
+    plans.submit(sequence("long", prompt=251))
+    turns = [plans.plan(0.0) for _ in range(3)]
+    assert [chunks(plan) for plan in turns] == [[("long", 0, 100)], [("long", 100, 100)], [("long", 200, 50)]]
+    assert [names(plan.rows) for plan in turns] == [["quick"], ["quick"], ["quick", "long"]]
+
+
+def test_the_shortest_remaining_prefill_goes_first() -> None:
+    plans = scheduler()
+    plans.submit(sequence("long", prompt=501))
+    assert chunks(plans.plan(0.0)) == [("long", 0, 100)]
+    plans.submit(sequence("middle", prompt=61))
+    plans.submit(sequence("short", prompt=31))
+    assert chunks(plans.plan(0.0)) == [("short", 0, 30), ("middle", 0, 60), ("long", 100, SMALL_CHUNK)]
+
+
+def test_a_quantum_is_never_overrun_by_more_than_a_small_chunk() -> None:
+    plans = scheduler(slots=20)
+    for number in range(20):
+        plans.submit(sequence(str(number), prompt=31))
+    for _ in range(10):
+        plan = plans.plan(0.0)
+        assert sum(chunk.tokens for chunk in plan.chunks) <= QUANTUM_MS + SMALL_CHUNK
+
+
+def test_a_long_prompt_is_not_starved_by_an_endless_stream_of_short_ones() -> None:
+    """Short prompts that take the whole quantum come every turn, and yet the long one gets its turns."""
+    plans = scheduler(slots=50)
+    long = sequence("long", prompt=2001)
+    plans.submit(long)
+    for turn in range(200):
+        now = turn * 0.1
+        plans.submit(sequence(f"short {turn}", prompt=101, max_tokens=1, now=now))
+        plan = plans.plan(now)
+        plans.settle(plan.rows, [7] * len(plan.rows))
+        if long.phase is not Phase.PREFILL:
+            break
+    assert long.phase is not Phase.PREFILL
+
+
+def test_short_prompts_pass_a_long_one_that_has_not_waited_long() -> None:
+    plans = scheduler(slots=50)
+    plans.submit(sequence("long", prompt=2001))
+    for turn in range(20):
+        plans.submit(sequence(f"short {turn}", prompt=101, now=turn * 0.1))
+        assert chunks(plans.plan(turn * 0.1)) == [(f"short {turn}", 0, 100)]
+
+
+def test_a_turn_says_how_long_it_should_take() -> None:
+    plans = scheduler()
+    plans.submit(sequence("a", prompt=1))
+    plans.submit(sequence("b", prompt=31))
+    assert plans.plan(0.0).expected_ms == 5.0 + 30.0
+
+
+def test_a_row_is_in_every_plan_until_all_its_tokens_were_launched() -> None:
+    plans = scheduler()
+    plans.submit(sequence("a", max_tokens=3))
+    assert [names(plans.plan(0.0).rows) for _ in range(4)] == [["a"], ["a"], ["a"], []]
+    assert plans.busy, "its tokens were not read yet"
+
+
+def test_tokens_come_out_with_their_indices_and_the_last_one_ends_the_sequence() -> None:
+    plans = scheduler()
+    a = sequence("a", max_tokens=2)
+    plans.submit(a)
+    plans.plan(0.0)
+    plans.plan(0.0)
+    assert plans.settle([a], [7]) == [Emitted(a, 0, 7)]
+    assert plans.settle([a], [8]) == [Emitted(a, 1, 8), Ended(a, 2, "length")]
+    assert plans.plan(0.0) == Plan((a,), (), (), 0.0)
+    assert not plans.busy
+
+
+def test_a_stop_id_ends_a_sequence_and_is_not_emitted() -> None:
+    plans = scheduler()
+    a = sequence("a", max_tokens=9, stop_ids=(2, 3))
+    plans.submit(a)
+    plans.plan(0.0)
+    plans.plan(0.0)
+    assert plans.settle([a], [7]) == [Emitted(a, 0, 7)]
+    assert plans.settle([a], [3]) == [Ended(a, 1, "stop")]
+
+
+def test_a_stop_id_in_the_last_place_is_a_stop_and_no_length() -> None:
+    plans = scheduler()
+    a = sequence("a", max_tokens=1, stop_ids=(2,))
+    plans.submit(a)
+    plans.plan(0.0)
+    assert plans.settle([a], [2]) == [Ended(a, 0, "stop")]
+
+
+def test_the_token_of_the_step_ahead_is_ignored_once_a_row_has_ended() -> None:
+    plans = scheduler()
+    a = sequence("a", max_tokens=9, stop_ids=(2,))
+    plans.submit(a)
+    ahead = [plans.plan(0.0), plans.plan(0.0)]
+    plans.settle(ahead[0].rows, [2])
+    assert plans.settle(ahead[1].rows, [7]) == []
+
+
+def test_a_sequence_cancelled_while_waiting_never_holds_anything() -> None:
+    plans = scheduler(slots=1)
+    for name in "ab":
+        plans.submit(sequence(name))
+    plans.plan(0.0)
+    plans.cancel("b")
+    assert plans.plan(0.0).dropped == ()
+    assert plans.names == ("a",)
+
+
+@pytest.mark.parametrize("prompt", [501, 1], ids=["prefill", "decode"])
+def test_a_sequence_cancelled_while_it_runs_is_dropped_by_the_next_plan_and_says_nothing(prompt: int) -> None:
+    plans = scheduler()
+    a = sequence("a", prompt=prompt)
+    plans.submit(a)
+    rows = plans.plan(0.0).rows
+    plans.cancel("a")
+    assert plans.busy
+    assert plans.plan(0.0) == Plan((a,), (), (), 0.0)
+    assert plans.settle(rows, [7] * len(rows)) == []
+    assert not plans.busy
+
+
+def test_cancelling_an_unknown_name_does_nothing() -> None:
+    plans = scheduler()
+    plans.cancel("nobody")
+    assert not plans.busy
+
+
+def test_cancelling_all_leaves_only_what_is_to_be_dropped() -> None:
+    plans = scheduler(slots=2)
+    for name, prompt in (("decodes", 1), ("prefills", 501), ("waits", 1)):
+        plans.submit(sequence(name, prompt=prompt))
+    plans.plan(0.0)
+    plans.cancel_all()
+    assert plans.names == ()
+    assert names(plans.plan(0.0).dropped) == ["decodes", "prefills"]
+    assert not plans.busy
+
+
+@pytest.mark.parametrize("prompt", [501, 1], ids=["prefill", "decode"])
+def test_a_name_that_comes_again_replaces_what_it_meant(prompt: int) -> None:
+    plans = scheduler(slots=1)
+    old, new = sequence("a", prompt=prompt), sequence("a", prompt=1, attempt=2)
+    plans.submit(old)
+    rows = plans.plan(0.0).rows
+    plans.submit(new)
+    plan = plans.plan(0.0)
+    assert (plan.dropped, plan.rows) == ((old,), (new,))
+    assert plans.settle(rows, [7] * len(rows)) == []
+    assert plans.settle([new], [8]) == [Emitted(new, 0, 8)]
+
+
+def test_a_resumed_sequence_prefills_what_was_emitted_and_goes_on_behind_it() -> None:
+    plans = scheduler()
+    a = sequence("a", prompt=10, emitted=3, max_tokens=5)
+    plans.submit(a)
+    plan = plans.plan(0.0)
+    assert chunks(plan) == [("a", 0, 12)]
+    assert a.last_id == 2
+    assert plans.settle(plan.rows, [7]) == [Emitted(a, 3, 7)]
+    plans.plan(0.0)
+    assert plans.settle([a], [8]) == [Emitted(a, 4, 8), Ended(a, 5, "length")]
+    assert plans.plan(0.0).rows == ()

@@ -1,0 +1,181 @@
+"""The worker's loop on a table: real parts and a real model, with a channel and a clock that a test moves."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shared.clock import FalseClock
+from shared.codec import decode, encode
+from shared.logs import get
+from shared.messages import (
+    Cancel,
+    Failed,
+    Finished,
+    Hello,
+    MemoryReading,
+    Message,
+    Ping,
+    Progress,
+    Step,
+    Submit,
+)
+from shared.sampling import Sampling
+from worker.batch_engine import BatchEngine
+from worker.inbox import Inbox
+from worker.loop import Loop
+from worker.model import LoadedModel
+from worker.outbox import Outbox
+from worker.padded import PaddedBatch, SoloRow
+from worker.plan import Chunk, StepTimes
+from worker.scheduler import Scheduler
+
+EPOCH: Final = 1
+GREEDY: Final = Sampling(temperature=0.0)
+PLENTY: Final = 1 << 40
+_TURNS_MAX: Final = 5000
+
+
+class FalseChannel:
+    """Frames in and out, as a dealer has them, without a socket."""
+
+    def __init__(self) -> None:
+        self.incoming: list[bytes] = []
+        self.sent: list[Message] = []
+        self.waits = 0
+
+    def say(self, message: Message) -> None:
+        self.incoming.append(encode(message))
+
+    def drain(self) -> list[bytes]:
+        frames, self.incoming = self.incoming, []
+        return frames
+
+    def wait(self, timeout_s: float) -> bool:
+        self.waits += 1
+        return bool(self.incoming)
+
+    def send(self, frame: bytes) -> bool:
+        self.sent.append(decode(frame))
+        return True
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [message for message in self.sent if isinstance(message, kind)]
+
+
+@dataclass(slots=True)
+class SteadyTimes(StepTimes):
+    """A millisecond a prompt token and one a step, whatever is measured by this machine."""
+
+    prefill_ms_per_token: float = 1.0
+    decode_ms_per_step: float = 1.0
+
+    def decoded(self, rows: int, elapsed_ms: float) -> None:
+        assert elapsed_ms >= 0
+
+    def prefilled(self, chunks: Seq[Chunk], elapsed_ms: float) -> None:
+        assert chunks
+        assert elapsed_ms >= 0
+
+
+class Workbench:
+    """Submits and cancels, turns the loop, and keeps what each sequence was told. Checks every index."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        slots: int = 4,
+        quantum_ms: float = 40.0,
+        kv_bytes_max: int = PLENTY,
+    ) -> None:
+        self.kv_bytes_max = kv_bytes_max
+        self.channel = FalseChannel()
+        self.clock = FalseClock()
+        self.facts = loaded.facts
+        caches = SoloRow() if loaded.shapes is None else PaddedBatch(loaded.shapes, kv_bytes_max)
+        self.engine = BatchEngine(loaded, caches)
+        times = SteadyTimes()
+        self.scheduler = Scheduler(slots if loaded.facts.batches else 1, quantum_ms, times)
+        self.progress: list[Progress] = []
+        self.loop = Loop(
+            Hello(EPOCH, "0", loaded.facts, PLENTY, slots),
+            loaded.facts.context_tokens,
+            (
+                Inbox(self.channel, EPOCH, get("test")),  # type: ignore[arg-type]  # stands in for a dealer
+                Outbox(self.channel, EPOCH),  # type: ignore[arg-type]  # likewise
+                self.scheduler,
+                self.engine,
+                times,
+            ),
+            self.progress.append,
+            lambda: MemoryReading(0, 0, 0, 0),
+            clock=self.clock,
+        )
+        self.answers: dict[str, list[int]] = {}
+        self.ends: dict[str, Finished | Failed] = {}
+        self.held: dict[str, Submit] = {}
+        self.channel.say(Ping(EPOCH, 1))
+
+    def submit(
+        self,
+        name: str,
+        prompt: Seq[int],
+        max_tokens: int,
+        *,
+        emitted: Seq[int] = (),
+        stop_ids: Seq[int] = (),
+        sampling: Sampling = GREEDY,
+        attempt: int = 1,
+    ) -> None:
+        submit = Submit(
+            EPOCH, name, attempt, tuple(prompt), tuple(emitted), max_tokens, tuple(stop_ids), sampling
+        )
+        self.answers[name] = list(emitted)
+        self.ends.pop(name, None)
+        self.held[name] = submit
+        self.channel.say(submit)
+
+    def cancel(self, name: str) -> None:
+        self.held.pop(name, None)
+        self.channel.say(Cancel(EPOCH, name))
+
+    def turn(self) -> None:
+        """Turn the loop once, and check that memory is within what admission counts with."""
+        predicted = self.predicted_bytes
+        told = len(self.channel.sent)
+        self.loop.turn()
+        limit = max(predicted, self.kv_bytes_max)
+        assert self.engine.kv_bytes <= limit, f"{self.engine.kv_bytes} bytes of {limit}"
+        for message in self.channel.sent[told:]:
+            self._hear(message)
+
+    @property
+    def predicted_bytes(self) -> int:
+        longest = max((len(held.prompt_ids) + held.max_tokens for held in self.held.values()), default=0)
+        return self.facts.batch_bytes(len(self.held), longest)
+
+    def run(self) -> None:
+        """Turn until everything has ended; nothing may be left then."""
+        for _ in range(_TURNS_MAX):
+            self.turn()
+            if not (self.channel.incoming or self.scheduler.busy or self.engine.under_way):
+                break
+        assert self.scheduler.names == ()
+        assert self.engine.under_way == 0
+        assert self.engine.kv_bytes == 0
+
+    def answer(self, prompt: Seq[int], max_tokens: int, **details: Any) -> list[int]:
+        """Run one sequence by itself and return its tokens."""
+        self.submit("one", prompt, max_tokens, **details)
+        self.run()
+        return self.answers["one"]
+
+    def _hear(self, message: Message) -> None:
+        if isinstance(message, Step):
+            for row in message.rows:
+                if row.sequence in self.held:
+                    assert row.index == len(self.answers[row.sequence])
+                    self.answers[row.sequence].append(row.token)
+        elif isinstance(message, Finished | Failed) and message.sequence in self.held:
+            assert message.sequence not in self.ends, "ended twice"
+            self.ends[message.sequence] = message
+            del self.held[message.sequence]
