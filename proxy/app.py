@@ -58,7 +58,6 @@ class Proxy:
             settings.proxy,
             stop_ids=text_model.stop_ids,
             clock=clock,
-            jitter=_jitter,
             log=log,
         )
         self.link.attach(self.dispatcher)
@@ -77,7 +76,7 @@ class Proxy:
         self.app = web.Application(
             middlewares=[request_boundary(clock, _jitter, log)], client_max_size=BODY_BYTES_MAX
         )
-        Routes(service).add_to(self.app)
+        Routes(service, settings.proxy.request_timeout_s).add_to(self.app)
 
     async def serve(self, stop: StopRequest) -> None:
         """Serve until told to stop; then finish what runs, within the settings' time, and close."""
@@ -85,6 +84,8 @@ class Proxy:
             self.app,
             access_log=None,
             handler_cancellation=True,
+            # Counts from the connection's beginning, too: whoever sends headers by drops is cut off.
+            keepalive_timeout=self._settings.proxy.request_timeout_s,
             max_line_size=HEADER_LINE_BYTES_MAX,
             max_field_size=HEADER_BYTES_MAX,
             shutdown_timeout=_SHUTDOWN_S,

@@ -6,12 +6,12 @@ emitted ids and goes on from the token it stopped at.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from proxy.admission.core import Admission
-from proxy.admission.estimate import Estimate, retry_after_s
+from proxy.admission.estimate import Estimate
 from proxy.admission.queue import Waiting
 from proxy.admitted import Admitted, AnswerEnded, Event, LiveSequence, RequestFailed, TokenCame
 from proxy.request import Measured
@@ -36,17 +36,15 @@ class Dispatcher:
         *,
         stop_ids: tuple[int, ...],
         clock: Clock,
-        jitter: Callable[[], float],
         log: Logger,
     ) -> None:
         self._link = link
         self._settings = settings
         self._stop_ids = stop_ids
         self._clock = clock
-        self._jitter = jitter
         self._log = log
         self._estimate = Estimate()
-        self._admission = Admission(settings.queue_places, self._estimate, jitter)
+        self._admission = Admission(settings.queue_places, self._estimate)
         self._live: dict[str, LiveSequence] = {}
         self._owners: dict[str, Admitted] = {}
         self._numbers = itertools.count(1)
@@ -63,10 +61,9 @@ class Dispatcher:
     def check_open(self) -> None:
         """Raise Draining or Loading if nothing new is taken now; costs nothing, so it comes first."""
         if self.draining:
-            raise Draining("the server is going down", retry_after_s=_DRAIN_RETRY_S * self._jitter())
+            raise Draining("the server is going down", retry_after_s=_DRAIN_RETRY_S)
         if not self._has_had_worker:
-            wait_s = self._estimate.restart_s
-            raise Loading("the model is being loaded", retry_after_s=retry_after_s(wait_s, self._jitter))
+            raise Loading("the model is being loaded", retry_after_s=self._estimate.restart_s)
 
     def admit(self, measured: Measured, request_id: str) -> Admitted:
         """Queue all answers of a request, or refuse it: Overloaded, ContextTooLong, Draining, Loading."""
@@ -192,9 +189,8 @@ class Dispatcher:
         self.resumed += len(going_on)
 
     def _crashed(self, sequence: LiveSequence, cause: str) -> WorkerCrashed:
-        wait_s = retry_after_s(self._estimate.restart_s, self._jitter)
         message = f"the worker was lost {sequence.interruptions} times under this request, at last: {cause}"
-        return WorkerCrashed(message, retry_after_s=wait_s)
+        return WorkerCrashed(message, retry_after_s=self._estimate.restart_s)
 
     def _recover(self, sequence: LiveSequence, cause: str) -> None:
         """Run one sequence again from what it has, while the worker goes on with the others."""

@@ -30,6 +30,7 @@ _REFUSALS: Final[Mapping[type[Refusal], tuple[int, str]]] = {
 _ROUTE_FAILURES: Final[Mapping[int, tuple[str, str]]] = {
     404: ("route_not_found", "There is no such URL here."),
     405: ("method_not_allowed", "This URL doesn't take this method."),
+    408: ("request_timeout", "The request's body took too long to come."),
     413: ("request_too_large", f"The body has more than the {BODY_BYTES_MAX} bytes allowed."),
     415: ("unsupported_media_type", "The body must be JSON: content-type application/json."),
 }

@@ -1,5 +1,6 @@
 """The public URLs and what each does with a request, step by step."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from proxy.stream import EventStream, Reply, gather
 from proxy.text_model import TextModel
 from proxy.worker_link import WorkerLink
 from shared.errors import ModelNotFound
+from shared.limits import BODY_BYTES_MAX
 
 _ID_PREFIXES: Final = {"chat": "chatcmpl-", "completions": "cmpl-"}
 
@@ -41,10 +43,11 @@ class Service:
 
 
 class Routes:
-    """Handlers of the OpenAI endpoints."""
+    """Handlers of the OpenAI endpoints. `body_timeout_s` is what a client gets to send its body."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, body_timeout_s: float) -> None:
         self._service = service
+        self._body_timeout_s = body_timeout_s
 
     def add_to(self, app: web.Application) -> None:
         health = self._service.health
@@ -78,13 +81,20 @@ class Routes:
         self, request: web.Request, parse: Callable[[bytes, Callable[[], int]], Parsed]
     ) -> web.StreamResponse:
         """Parse, measure, admit, and stay with it until its last token."""
-        _check_content_type(request)
-        parsed = parse(await request.read(), self._service.seeds)
+        _check_content(request)
+        parsed = parse(await self._body(request), self._service.seeds)
         self._checked_name(parsed.model)
         self._service.dispatcher.check_open()
         measured = await self._service.measurer.measure(parsed)
         with self._service.dispatcher.admit(measured, request[REQUEST_ID]) as admitted:
             return await self._answer(request, admitted)
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                return await request.read()
+        except TimeoutError as problem:
+            raise web.HTTPRequestTimeout from problem
 
     async def _answer(self, request: web.Request, admitted: Admitted) -> web.StreamResponse:
         parsed = admitted.measured.parsed
@@ -137,7 +147,9 @@ def _headers(request: web.Request, admitted: Admitted) -> dict[str, str]:
     }
 
 
-def _check_content_type(request: web.Request) -> None:
-    """Take JSON, and bodies that don't say what they are; anything else is a 415."""
+def _check_content(request: web.Request) -> None:
+    """Take JSON, and bodies that don't say what they are, of a bounded length: before any of it is read."""
+    if (request.content_length or 0) > BODY_BYTES_MAX:
+        raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, request.content_length or 0)
     if "Content-Type" in request.headers and request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType

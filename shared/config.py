@@ -46,6 +46,7 @@ class ProxySettings(_Table):
     )
     resumes_max: int = Field(2, ge=0, le=8, description="how often a worker's death may interrupt one answer")
     tokenizer_threads: int = Field(1, ge=1, le=16)
+    request_timeout_s: float = Field(60.0, gt=0, le=3600, description="what a client gets to send a request")
     drain_s: float = Field(25.0, ge=0, le=600, description="what running answers get on SIGTERM")
 
 

@@ -4,13 +4,13 @@ One queue, in order of arrival, bounded by count; whoever is at its head starts 
 slot and the ledger has the bytes. Nothing here awaits, and nothing else changes queue or ledger.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from proxy.admission.estimate import Estimate, retry_after_s
+from proxy.admission.estimate import Estimate
 from proxy.admission.ledger import Ledger
 from proxy.admission.queue import Queue, Waiting
-from shared.errors import ContextTooLong, Overloaded
+from shared.errors import ContextTooLong, InvalidRequest, Overloaded
 from shared.messages import ModelFacts
 
 
@@ -21,12 +21,11 @@ class _Running:
 
 
 class Admission:
-    """Who waits, who runs, and what they may take. `jitter` returns a factor about 1 for Retry-After."""
+    """Who waits, who runs, and what they may take."""
 
-    def __init__(self, places: int, estimate: Estimate, jitter: Callable[[], float]) -> None:
+    def __init__(self, places: int, estimate: Estimate) -> None:
         self._queue = Queue(places)
         self._estimate = estimate
-        self._jitter = jitter
         self._running: dict[str, _Running] = {}
         self._ledger: Ledger | None = None
         self._slots = 0
@@ -47,11 +46,16 @@ class Admission:
     def arrived(self, answers: Sequence[Waiting]) -> None:
         """Queue all answers of one request, or none: Overloaded says when to come back."""
         self._refuse_what_never_fits(answers)
+        if len(answers) > self._queue.places:
+            raise InvalidRequest(
+                f"{len(answers)} answers in one request; at most {self._queue.places} may wait here",
+                param="n",
+            )
         if not self._queue.has_room(len(answers)):
             wait_s = self._estimate.wait_s(len(self._queue), self._slots_last)
             raise Overloaded(
                 f"{len(self._queue)} answers wait already; this request's {len(answers)} find no place",
-                retry_after_s=retry_after_s(wait_s, self._jitter),
+                retry_after_s=wait_s,
             )
         for waiting in answers:
             self._queue.append(waiting)

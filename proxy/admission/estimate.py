@@ -1,14 +1,11 @@
 """How long until a newcomer would start, from what past answers took. Seconds."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 _ALPHA: Final = 0.1
 _ANSWER_S_UNSEEN: Final = 5.0
 _RESTART_S_UNSEEN: Final = 10.0
-RETRY_AFTER_S_MIN: Final = 1.0
-RETRY_AFTER_S_MAX: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -27,8 +24,3 @@ class Estimate:
     def wait_s(self, ahead: int, slots: int) -> float:
         """Return the wait of one who comes behind `ahead` others: rounds of `slots` answers at a time."""
         return self.answer_s * (ahead + 1) / max(1, slots)
-
-
-def retry_after_s(wait_s: float, jitter: Callable[[], float]) -> float:
-    """Return when to come back. Jittered, because clients told the same second come back as a herd."""
-    return min(RETRY_AFTER_S_MAX, max(RETRY_AFTER_S_MIN, wait_s * jitter()))

@@ -17,7 +17,7 @@ class Queue:
     """Order of waiting answers. Those that a worker's death interrupted don't count against the bound."""
 
     def __init__(self, places: int) -> None:
-        self._places = places
+        self.places = places
         self._waiting: OrderedDict[str, Waiting] = OrderedDict()
         self._interrupted: set[str] = set()
 
@@ -25,7 +25,7 @@ class Queue:
         return len(self._waiting)
 
     def has_room(self, count: int) -> bool:
-        return len(self._waiting) - len(self._interrupted) + count <= self._places
+        return len(self._waiting) - len(self._interrupted) + count <= self.places
 
     def append(self, waiting: Waiting) -> None:
         assert waiting.name not in self._waiting

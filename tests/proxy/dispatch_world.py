@@ -33,7 +33,6 @@ class World:
             ProxySettings(**settings),
             stop_ids=STOP_IDS,
             clock=self.clock,
-            jitter=lambda: 1.0,
             log=structlog.get_logger(),
         )
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.admission.core import Admission
-from proxy.admission.estimate import Estimate, retry_after_s
+from proxy.admission.estimate import Estimate
 from proxy.admission.ledger import Ledger
 from shared.errors import ContextTooLong, Overloaded
 from tests.proxy.small_worlds import facts, waiting
@@ -16,7 +16,7 @@ TEN = 9  # tokens of an answer whose row takes 10 bytes
 @pytest.fixture
 def admission():
     """Three places in the queue, no worker yet."""
-    return Admission(3, Estimate(), lambda: 1.0)
+    return Admission(3, Estimate())
 
 
 def come(admission, rows=2, slots=9, **changes):
@@ -242,10 +242,9 @@ def test_a_batchs_bytes_hold_its_rows_and_one_more_each_as_long_as_the_longest(
 # --- when to come back --------------------------------------------------------------------------------------
 
 
-@given(st.floats(0, 1e9), st.floats(0.8, 1.2))
-def test_the_time_to_come_back_is_the_wait_jittered_and_within_a_minute(wait_s, factor):
-    seconds = retry_after_s(wait_s, lambda: factor)
-    assert seconds == min(60.0, max(1.0, wait_s * factor))
+@given(st.floats(0, 1e9))
+def test_the_time_to_come_back_is_the_wait_within_a_minute(wait_s):
+    assert Overloaded("full", retry_after_s=wait_s).retry_after_s == min(60.0, max(1.0, wait_s))
 
 
 def test_the_time_to_come_back_grows_with_the_queue_and_shrinks_with_slots():

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from proxy.admission.core import Admission
 from proxy.admission.estimate import Estimate
-from shared.errors import ContextTooLong, Overloaded
+from shared.errors import ContextTooLong, InvalidRequest, Overloaded
 from tests.proxy.small_worlds import facts, waiting
 
 MODEL = facts(kv_pad_tokens=4, kv_pad_rows=2, fixed_bytes_per_row=3)
@@ -19,7 +19,7 @@ class Admissions(RuleBasedStateMachine):
     @initialize(places=st.integers(1, 6))
     def open(self, places):
         self.places = places
-        self.admission = Admission(places, Estimate(), lambda: 1.0)
+        self.admission = Admission(places, Estimate())
         self.tokens = {}
         self.waiting = []
         self.interrupted = set()
@@ -56,6 +56,8 @@ class Admissions(RuleBasedStateMachine):
             self.admission.arrived([waiting(name, self.tokens[name]) for name in names])
         except ContextTooLong:
             assert hopeless
+        except InvalidRequest:
+            assert len(names) > self.places
         except Overloaded as refusal:
             assert full and not hopeless  # noqa: PT018 (one fact about this refusal)
             assert 1 <= refusal.retry_after_s <= 60  # noqa: PT017 (likewise)

@@ -132,10 +132,11 @@ def test_a_request_finds_places_for_all_its_answers_or_none():
     world.come(slots=1)
     world.admit("runs")
     world.sent()
+    world.admit("two", choices=2)
     with pytest.raises(Overloaded):
-        world.admit("four", choices=4)
-    assert (world.dispatcher.live, world.dispatcher.queued) == (1, 0)
-    world.admit("three", choices=3)
+        world.admit("two more", choices=2)
+    assert (world.dispatcher.live, world.dispatcher.queued) == (3, 2)
+    world.admit("one", choices=1)
     assert (world.dispatcher.live, world.dispatcher.queued) == (4, 3)
 
 

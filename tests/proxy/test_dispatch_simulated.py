@@ -170,7 +170,6 @@ class Simulation:
             ProxySettings(queue_places=8),
             stop_ids=(STOP,),
             clock=self.clock,
-            jitter=lambda: 1.0,
             log=log,
         )
         self.link.attach(self.dispatcher)

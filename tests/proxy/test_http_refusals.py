@@ -105,14 +105,50 @@ async def test_a_body_of_another_type_is_refused(here, kind):
     check_refusal(answered, 415, "unsupported_media_type")
 
 
-async def test_a_body_over_the_limit_is_refused_before_all_of_it_came(here):
+async def test_a_body_that_says_it_is_over_the_limit_is_refused_before_any_of_it_came(here):
     reader, writer = await here.raw()
-    head = request(CHAT, b"").replace(b"Content-Length: 0", b"Content-Length: 104857600")
-    writer.write(head + b" " * (BODY_BYTES_MAX + 1))
-    status = await reader.readuntil(b"\r\n")
-    assert b" 413 " in status
+    writer.write(request(CHAT, b"").replace(b"Content-Length: 0", b"Content-Length: 104857600"))
+    assert b" 413 " in await reader.readuntil(b"\r\n")
     writer.close()
     await goes_on(here)
+
+
+async def test_a_body_in_chunks_is_refused_once_it_is_over_the_limit(here):
+    reader, writer = await here.raw()
+    writer.write(request(CHAT, b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked"))
+    piece = b" " * (1 << 20)
+    for _ in range(BODY_BYTES_MAX // len(piece) + 1):
+        writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+    assert b" 413 " in await reader.readuntil(b"\r\n")
+    writer.close()
+    await goes_on(here)
+
+
+async def test_a_body_in_chunks_is_read_and_a_client_that_waits_for_leave_gets_it(here):
+    body = json.dumps(completion(max_tokens=12)).encode()
+    reader, writer = await here.raw()
+    head = request(COMPLETIONS, b"").replace(
+        b"Content-Length: 0", b"Transfer-Encoding: chunked\r\nExpect: 100-continue"
+    )
+    writer.write(head)
+    assert b" 100 " in await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+    assert b" 200 " in await reader.readuntil(b"\r\n")
+    writer.close()
+
+
+async def test_a_body_that_comes_by_drops_is_a_408_and_headers_by_drops_end_the_connection(tmp_path):
+    async with gateway(tmp_path, request_timeout_s=0.2) as hurried:
+        await hurried.start_worker()
+        reader, writer = await hurried.raw()
+        writer.write(request(CHAT, b"").replace(b"Content-Length: 0", b"Content-Length: 100") + b"{")
+        assert b" 408 " in await reader.readuntil(b"\r\n")
+        writer.close()
+        reader, writer = await hurried.raw()
+        writer.write(request(CHAT, chat())[:40])
+        assert await reader.read() == b""
+        writer.close()
+        await goes_on(hurried)
 
 
 async def test_a_body_at_the_limit_is_read(here):
@@ -220,6 +256,11 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(here, str
     for answered in await asyncio.gather(*running, *queued):
         assert (answered.status, answered.text) == (200, TEXT)
     assert len(here.worker.submits) == 6
+    await goes_on(here)
+
+
+async def test_more_answers_in_one_request_than_may_ever_wait_are_a_400(here):
+    check_refusal(await here.post(CHAT, chat(n=3)), 400, None, "n")
     await goes_on(here)
 
 

@@ -39,6 +39,12 @@ def test_the_facts_are_those_of_the_files(folder):
     assert (read.context_tokens, read.vocabulary, read.stop_ids, read.weights_bytes) == (2048, 1000, (2,), 8)
 
 
+def test_weights_of_something_else_are_not_the_models(folder):
+    """An adapter, or a copy in another format; MLX loads model*.safetensors."""
+    (folder / "adapters.safetensors").write_bytes(b"123")
+    assert ModelFolder.read(folder).weights_bytes == 5
+
+
 def test_the_name_is_the_one_given_or_the_configurations_or_the_folders(folder):
     assert ModelFolder.read(folder).name == folder.name
     configure(folder, forebay_name="mine")
@@ -51,7 +57,7 @@ def test_the_name_is_the_one_given_or_the_configurations_or_the_folders(folder):
     [
         ("config.json", "no config.json"),
         ("tokenizer.json", "no tokenizer.json"),
-        ("model.safetensors", "no *.safe"),
+        ("model.safetensors", "no model*.safetensors"),
     ],
 )
 def test_a_missing_file_is_named(folder, file, said):
@@ -156,7 +162,7 @@ def test_the_fingerprint_changes_with_the_configuration_and_with_the_weights(fol
     seen.add(ModelFolder.read(folder).fingerprint)
     (folder / "model.safetensors").write_bytes(b"123456")
     seen.add(ModelFolder.read(folder).fingerprint)
-    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     seen.add(ModelFolder.read(folder).fingerprint)
     assert len(seen) == 4
     (folder / "tokenizer.json").write_text("{ }", "utf-8")

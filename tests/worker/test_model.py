@@ -236,7 +236,7 @@ def test_a_broken_folder_is_told_in_words(spoil: Callable[[Path], None], tmp_pat
 def test_a_folder_that_lacks_a_file_is_told_in_words(missing: str, tmp_path: Path) -> None:
     save(tmp_path, "llama")
     (tmp_path / missing).unlink()
-    with pytest.raises(ModelError, match=r"no (\*\.safetensors|config\.json|tokenizer\.json)"):
+    with pytest.raises(ModelError, match=r"no (model\*\.safetensors|config\.json|tokenizer\.json)"):
         ModelFolder.read(tmp_path)
 
 
