@@ -59,7 +59,9 @@ class WorkerSettings(_Table):
     )
     kv_budget_mb: int | None = Field(None, ge=1, description="bytes for KV caches; default from the device")
     memory_fraction: float = Field(0.8, gt=0, le=0.95, description="of the device's working set, all told")
-    prefill_quantum_ms: float = Field(250.0, ge=10, le=10_000, description="prefill between two decode steps")
+    prefill_quantum_ms: float = Field(
+        250.0, ge=10, le=10_000, description="prefill between two decode steps; 4x in a burst"
+    )
     load_deadline_s: float = Field(300.0, ge=1, description="without any progress while loading")
     hang_floor_s: float = Field(5.0, ge=0.5, description="silence of a busy loop that is still no hang")
     stderr_lives_kept: int = Field(20, ge=1, le=1000, description="stderr files of past lives")

@@ -27,6 +27,7 @@ _AGREEMENT_ROUNDED: Final = 0.1
 class LoadedModel:
     """A model that has answered once. `shapes` are its layers' caches, or None where it doesn't batch.
 
+    A prefill takes about as long as a decode step, which reads the weights once, and something a token.
     `prefill_bytes` is what the largest chunk takes beside its caches, in proportion to what was measured.
     """
 
@@ -118,7 +119,8 @@ def _warm_up(
         batches=shapes is not None,
         why_not=why_not,
     )
-    return LoadedModel(model, facts, shapes, prefill_ms / len(probe), decode_ms, prefill_bytes)
+    per_token_ms = max(prefill_ms - decode_ms, prefill_ms / 4) / len(probe)
+    return LoadedModel(model, facts, shapes, per_token_ms, decode_ms, prefill_bytes)
 
 
 def _prefill(model: Any, ids: list[int]) -> list[Any]:

@@ -11,6 +11,7 @@ _ALPHA: Final = 0.25
 _CHUNK_TOKENS_MIN: Final = 16
 CHUNK_TOKENS_MAX: Final = 2048
 _GROUP_SPREAD: Final = 1.25
+_RATE_SHARE_MIN: Final = 0.125
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,14 @@ class Plan:
 class StepTimes:
     """Measured times, as moving averages: decode by number of rows, prefill by context.
 
-    Prefill gets slower as the context grows, so its milliseconds per token are kept per power of two of the
-    context; a bucket that was never seen takes the nearest smaller one's value.
+    Prefill costs `prefill_fixed_ms` a turn (the weights are read once, however few tokens there are) and
+    something a token. That gets more as the context grows, so it is kept per power of two of the context; a
+    bucket that was never seen takes the nearest smaller one's value. What the warm-up measured is the start.
     """
 
     prefill_ms_per_token: float
     decode_ms_per_step: float
+    prefill_fixed_ms: float = 0.0
     _decode: dict[int, float] = field(default_factory=dict)
     _prefill: dict[int, float] = field(default_factory=dict)
 
@@ -66,7 +69,7 @@ class StepTimes:
         return self._decode[min(self._decode, key=lambda seen: abs(seen - rows))]
 
     def prefill_ms(self, tokens: int, context: int) -> float:
-        """Return the time of a chunk whose last token is at `context`."""
+        """Return the time of a chunk whose last token is at `context`, beside the turn's fixed cost."""
         return tokens * self._rate(context.bit_length())
 
     def tokens_for(self, budget_ms: float, context: int) -> int:
@@ -91,10 +94,13 @@ class StepTimes:
         self._decode[rows] = _blend(self._decode.get(rows, self.decode_ms(rows)), elapsed_ms)
 
     def prefilled(self, chunks: Seq[Chunk], elapsed_ms: float) -> None:
-        """Learn from chunks that were prefilled in one turn."""
+        """Learn from chunks that were prefilled in one turn; of very few tokens there is nothing to learn."""
         tokens = sum(chunk.tokens for chunk in chunks)
+        if tokens < _CHUNK_TOKENS_MIN:
+            return
         bucket = max(chunk.start + chunk.tokens for chunk in chunks).bit_length()
-        self._prefill[bucket] = _blend(self._rate(bucket), elapsed_ms / tokens)
+        rate = _blend(self._rate(bucket), max(0.0, elapsed_ms - self.prefill_fixed_ms) / tokens)
+        self._prefill[bucket] = max(rate, _RATE_SHARE_MIN * self.prefill_ms_per_token)
 
 
 def similar_lengths(chunks: Seq[Chunk]) -> list[list[Chunk]]:

@@ -95,7 +95,9 @@ def _serve(
     log: logs.Logger,
 ) -> NoReturn:
     slots = spec.settings.slots if loaded.facts.batches else 1
-    times = StepTimes(loaded.prefill_ms_per_token, loaded.decode_ms_per_step)
+    times = StepTimes(
+        loaded.prefill_ms_per_token, loaded.decode_ms_per_step, prefill_fixed_ms=loaded.decode_ms_per_step
+    )
     channel = DealerChannel(spec.endpoint, identity(spec.worker, spec.epoch))
     hello = Hello(spec.epoch, spec.worker, loaded.facts, budget.kv_bytes, slots)
     loop = Loop(

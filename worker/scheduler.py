@@ -1,7 +1,8 @@
 """Which sequences prefill and decode in each turn. Pure: no MLX, no socket, no clock of its own.
 
-Every turn decodes all rows and then spends at most one quantum, in milliseconds, on prefill. Prefill goes to
-the shortest remaining first, so that a short prompt never waits for a long one's whole prefill; waiting
+Every turn decodes all rows and spends at most one quantum, in milliseconds, on prefill: up to four times as
+much while more prompts wait than rows decode, because then more answers gain than wait. Prefill goes to the
+shortest remaining first, so that a short prompt never waits for a long one's whole prefill; waiting
 shortens a prompt's rank, so that a long one isn't starved by a stream of short ones.
 """
 
@@ -16,6 +17,7 @@ from worker.plan import Chunk, Plan, StepTimes
 from worker.sequence import Phase, Sequence
 
 _WAIT_WEIGHT: Final = 0.5
+_PRESSURE_MAX: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class Scheduler:
         for sequence in rows:
             sequence.launched += 1
         expected_ms = self._times.decode_ms(len(rows)) + sum(self._cost_ms(chunk) for chunk in chunks)
+        expected_ms += self._times.prefill_fixed_ms if chunks else 0.0
         return Plan(dropped, chunks, rows, expected_ms)
 
     def settle(self, rows: Seq[Sequence], tokens: Seq[int]) -> list[Emitted | Ended]:
@@ -122,18 +125,25 @@ class Scheduler:
 
     def _chunks(self, now: float) -> Iterator[Chunk]:
         """Share one quantum out. Each is at least a small one, so the last may run over by that."""
-        left_ms = self._quantum_ms
+        left_ms = self._quantum_ms * self._pressure() - self._times.prefill_fixed_ms
+        first = True
         for sequence in sorted(self._prefilling, key=lambda waiting: self._rank(waiting, now)):
             if sequence.to_prefill == 0:
                 continue
-            if left_ms <= 0:
+            if left_ms <= 0 and not first:
                 return
+            first = False
             context = sequence.prefilled
             tokens = min(sequence.to_prefill, self._times.tokens_for(left_ms, context))
             chunk = Chunk(sequence, context, tokens)
             sequence.prefilled += tokens
             left_ms -= self._cost_ms(chunk)
             yield chunk
+
+    def _pressure(self) -> float:
+        """Return how many prompts wait for each row that would wait for them, within [1, _PRESSURE_MAX]."""
+        waiting = sum(sequence.to_prefill > 0 for sequence in self._prefilling)
+        return min(_PRESSURE_MAX, max(1.0, waiting / max(1, len(self._decoding))))
 
     def _rank(self, sequence: Sequence, now: float) -> float:
         """Milliseconds of prefill still to do, less a share of those waited; least goes first."""

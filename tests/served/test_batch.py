@@ -10,7 +10,7 @@ from tests.served.client import chat, complete, stream, together
 pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
 
 PROMPTS = [
-    chat(f"List three things that come in groups of {number}.", max_tokens=24, temperature=0)
+    chat(f"List three things that come in groups of {number}.", max_tokens=16, temperature=0)
     for number in range(2, 18)
 ]
 

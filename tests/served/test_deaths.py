@@ -9,7 +9,7 @@ from tests.served.client import chat, together
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
 
-TOKENS = 32
+TOKENS = 24
 SUBJECTS = ("the sea", "a mountain", "bread", "the moon", "a violin", "winter", "horses", "an old clock")
 GREEDY = {"temperature": 0.0}
 SEEDED = {"temperature": 0.8, "seed": 11}
@@ -101,7 +101,7 @@ def test_the_supervisor_dies_and_the_stream_still_goes_on(fresh_gateway, undistu
     def count(_number: int) -> None:
         nonlocal chunks
         chunks += 1
-        if chunks == 160:
+        if chunks == 120:
             (supervisor,) = fresh_gateway.processes("ops.cli worker")
             supervisor.kill()
 

@@ -132,3 +132,18 @@ def test_a_chunk_knows_its_ids_and_whether_it_is_all_of_the_prefill() -> None:
 def test_a_plan_without_chunks_and_rows_is_idle(chunks: tuple[Chunk, ...], idle: bool) -> None:
     assert Plan((), chunks, (), 0.0).idle is idle
     assert not Plan((), chunks, (chunk(1).sequence,), 0.0).idle
+
+
+def test_a_turns_fixed_cost_is_not_taken_for_its_tokens() -> None:
+    learned = StepTimes(prefill_ms_per_token=1.0, decode_ms_per_step=10.0, prefill_fixed_ms=50.0)
+    prefilled_often(learned, (chunk(100),), 250.0)
+    assert round(learned.prefill_ms(1, 100), 3) == 2.0
+
+
+def test_turns_faster_than_their_fixed_cost_never_make_tokens_free() -> None:
+    """A chunk sized by a price near zero would be endless, and look like a hang."""
+    learned = StepTimes(prefill_ms_per_token=1.0, decode_ms_per_step=10.0, prefill_fixed_ms=50.0)
+    prefilled_often(learned, (chunk(40),), 30.0)
+    assert learned.prefill_ms(1, 40) == 0.125
+    prefilled_often(learned, (chunk(3),), 1e6)
+    assert learned.prefill_ms(1, 3) == 1.0

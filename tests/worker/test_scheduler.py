@@ -35,6 +35,15 @@ def scheduler(slots: int = 4) -> Scheduler:
     return Scheduler(slots, QUANTUM_MS, StepTimes(prefill_ms_per_token=1.0, decode_ms_per_step=5.0))
 
 
+def with_rows(rows: int, slots: int = 60) -> Scheduler:
+    """Return a scheduler in which so many rows decode already."""
+    plans = scheduler(slots)
+    for number in range(rows):
+        plans.submit(sequence(f"row {number}", prompt=1, max_tokens=1000))
+    plans.plan(0.0)
+    return plans
+
+
 def names(sequences: Seq[Sequence]) -> list[str]:
     return [each.name for each in sequences]
 
@@ -81,7 +90,7 @@ def test_a_long_prompt_is_prefilled_a_quantum_a_turn_while_others_decode() -> No
 
 
 def test_the_shortest_remaining_prefill_goes_first() -> None:
-    plans = scheduler()
+    plans = with_rows(3)
     plans.submit(sequence("long", prompt=501))
     assert chunks(plans.plan(0.0)) == [("long", 0, 100)]
     plans.submit(sequence("middle", prompt=61))
@@ -89,13 +98,28 @@ def test_the_shortest_remaining_prefill_goes_first() -> None:
     assert chunks(plans.plan(0.0)) == [("short", 0, 30), ("middle", 0, 60), ("long", 100, SMALL_CHUNK)]
 
 
-def test_a_quantum_is_never_overrun_by_more_than_a_small_chunk() -> None:
-    plans = scheduler(slots=20)
+@pytest.mark.parametrize(("rows", "quanta"), [(0, 4), (2, 4), (10, 2), (20, 1), (40, 1)])
+def test_a_quantum_is_never_overrun_by_more_than_a_small_chunk(rows: int, quanta: int) -> None:
+    """While more prompts wait than rows decode it grows as their ratio, to four times at most."""
+    plans = with_rows(rows)
     for number in range(20):
         plans.submit(sequence(str(number), prompt=31))
-    for _ in range(10):
-        plan = plans.plan(0.0)
-        assert sum(chunk.tokens for chunk in plan.chunks) <= QUANTUM_MS + SMALL_CHUNK
+    spent = sum(chunk.tokens for chunk in plans.plan(0.0).chunks)
+    assert (quanta - 1) * QUANTUM_MS < spent <= quanta * QUANTUM_MS + SMALL_CHUNK
+
+
+def test_the_fixed_cost_of_a_turn_is_part_of_the_quantum_and_of_what_it_says() -> None:
+    plans = Scheduler(4, QUANTUM_MS, StepTimes(1.0, 5.0, prefill_fixed_ms=40.0))
+    plans.submit(sequence("a", prompt=501))
+    plan = plans.plan(0.0)
+    assert chunks(plan) == [("a", 0, 60)]
+    assert plan.expected_ms == 100.0
+
+
+def test_a_prompt_moves_however_small_the_quantum() -> None:
+    plans = Scheduler(4, 10.0, StepTimes(1.0, 5.0, prefill_fixed_ms=40.0))
+    plans.submit(sequence("a", prompt=501))
+    assert chunks(plans.plan(0.0)) == [("a", 0, SMALL_CHUNK)]
 
 
 def test_a_long_prompt_is_not_starved_by_an_endless_stream_of_short_ones() -> None:
@@ -114,7 +138,7 @@ def test_a_long_prompt_is_not_starved_by_an_endless_stream_of_short_ones() -> No
 
 
 def test_short_prompts_pass_a_long_one_that_has_not_waited_long() -> None:
-    plans = scheduler(slots=50)
+    plans = with_rows(3)
     plans.submit(sequence("long", prompt=2001))
     for turn in range(20):
         plans.submit(sequence(f"short {turn}", prompt=101, now=turn * 0.1))
