@@ -1,12 +1,14 @@
 """`forebay up`: proxy and worker in the foreground of one terminal, from the first line to Ctrl-C."""
 
 import http.client
+import json
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from errno import EADDRINUSE
 from pathlib import Path
 from types import FrameType
@@ -122,7 +124,11 @@ class _Foreground:
         return True
 
     def _wait_until_ready(self, step: Step) -> None:
-        while not _is_ready(self._settings):
+        told = None
+        while not (readiness := _readiness(self._settings)).ready:
+            if readiness.trouble != told:
+                told = readiness.trouble
+                self._screen.say(f"The worker died while it was starting, and is tried again: {told}")
             ended = [life.child for life in self._lives if not life.child.running]
             if ended or self._signals:
                 raise _NotReady([] if self._signals else ended)
@@ -193,14 +199,25 @@ class _Life:
             self.begin()
 
 
-def _is_ready(settings: Settings) -> bool:
-    """Whether the proxy answers that a worker has loaded the model. Straight, past any HTTP_PROXY."""
+@dataclass(frozen=True, slots=True)
+class _Readiness:
+    """What the proxy says of the worker; `trouble` is how its last life ended, if one has."""
+
+    ready: bool
+    trouble: str | None = None
+
+
+def _readiness(settings: Settings) -> _Readiness:
+    """Ask the proxy whether a worker has loaded the model. Straight, past any HTTP_PROXY."""
     address = welcome.base_address(settings).removeprefix("http://")
     connection = http.client.HTTPConnection(address, timeout=_PROBE_S)
     try:
         connection.request("GET", "/health/ready")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
+        response = connection.getresponse()
+        if response.status == http.client.OK:
+            return _Readiness(ready=True)
+        return _Readiness(False, json.loads(response.read())["worker"]["last_death_detail"])
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        return _Readiness(ready=False)
     finally:
         connection.close()

@@ -5,8 +5,9 @@ emitted ids and goes on from the token it stopped at.
 """
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -58,8 +59,17 @@ class Dispatcher:
 
     # --- clients ------------------------------------------------------------------------------------------
 
-    def check_open(self) -> None:
-        """Raise Draining or Loading if nothing new is taken now; costs nothing, so it comes first."""
+    @contextlib.contextmanager
+    def arriving(self, answers: int) -> Iterator[None]:
+        """Hold places for answers while they are measured; Draining, Loading or Overloaded before that."""
+        self._check_open()
+        self._admission.announced(answers)
+        try:
+            yield
+        finally:
+            self._admission.measured(answers)
+
+    def _check_open(self) -> None:
         if self.draining:
             raise Draining("the server is going down", retry_after_s=_DRAIN_RETRY_S)
         if not self._has_had_worker:
@@ -67,7 +77,7 @@ class Dispatcher:
 
     def admit(self, measured: Measured, request_id: str) -> Admitted:
         """Queue all answers of a request, or refuse it: Overloaded, ContextTooLong, Draining, Loading."""
-        self.check_open()
+        self._check_open()
         events: asyncio.Queue[Event] = asyncio.Queue()
         # Clients choose request ids, and may choose the same one twice.
         sequences = tuple(_sequences(measured, f"{request_id}/{next(self._numbers)}", events))

@@ -32,7 +32,8 @@ def request_boundary(clock: Clock, jitter: Callable[[], float], log: Logger) -> 
             status = response.status
         finally:
             ms = round(1000 * (clock.now() - started_at))
-            log.info("request", id=request_id, path=request.path, status=status, ms=ms)
+            tell = log.debug if request.path.startswith("/health/") else log.info
+            tell("request", id=request_id, path=request.path, status=status, ms=ms)
         if not response.prepared:
             response.headers["x-request-id"] = request_id
         return response

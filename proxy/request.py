@@ -53,6 +53,10 @@ class Parsed:
     stream: bool
     include_usage: bool
 
+    @property
+    def answers(self) -> int:
+        return len(self.prompts) * self.choices
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:

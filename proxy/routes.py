@@ -84,8 +84,8 @@ class Routes:
         _check_content(request)
         parsed = parse(await self._body(request), self._service.seeds)
         self._checked_name(parsed.model)
-        self._service.dispatcher.check_open()
-        measured = await self._service.measurer.measure(parsed)
+        with self._service.dispatcher.arriving(parsed.answers):
+            measured = await self._service.measurer.measure(parsed)
         with self._service.dispatcher.admit(measured, request[REQUEST_ID]) as admitted:
             return await self._answer(request, admitted)
 

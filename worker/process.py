@@ -42,7 +42,7 @@ def main() -> NoReturn:
     try:
         loaded, budget = _load(spec, report)
     except ModelError as problem:
-        log.error("the model can't be served", problem=str(problem))  # noqa: TRY400 (words, no traceback)
+        sys.stderr.write(f"the model can't be served: {problem}\n")
         _exit(EXIT_CANNOT_LOAD)
     if budget.warning:
         log.warning("memory is tight", problem=budget.warning)

@@ -30,6 +30,7 @@ class Admission:
         self._ledger: Ledger | None = None
         self._slots = 0
         self._slots_last = 1
+        self._announced = 0
 
     @property
     def queued(self) -> int:
@@ -43,6 +44,20 @@ class Admission:
     def reserved_bytes(self) -> int:
         return self._ledger.reserved_bytes if self._ledger else 0
 
+    def announced(self, answers: int) -> None:
+        """Count answers that are being measured, or refuse them: the gate before any tokenising.
+
+        What may be measured at a time is what queue and free slots together may take.
+        """
+        free = max(0, self._slots - len(self._running))
+        if not self._queue.has_room(self._announced + answers - free):
+            raise self._overloaded(answers)
+        self._announced += answers
+
+    def measured(self, answers: int) -> None:
+        """Take back what was announced: it arrives now, or never will."""
+        self._announced -= answers
+
     def arrived(self, answers: Sequence[Waiting]) -> None:
         """Queue all answers of one request, or none: Overloaded says when to come back."""
         self._refuse_what_never_fits(answers)
@@ -52,11 +67,7 @@ class Admission:
                 param="n",
             )
         if not self._queue.has_room(len(answers)):
-            wait_s = self._estimate.wait_s(len(self._queue), self._slots_last)
-            raise Overloaded(
-                f"{len(self._queue)} answers wait already; this request's {len(answers)} find no place",
-                retry_after_s=wait_s,
-            )
+            raise self._overloaded(len(answers))
         for waiting in answers:
             self._queue.append(waiting)
 
@@ -108,6 +119,12 @@ class Admission:
     def worker_went(self) -> None:
         """Admit nothing; newcomers queue. The ledger stays, for what could never fit."""
         self._slots = 0
+
+    def _overloaded(self, answers: int) -> Overloaded:
+        return Overloaded(
+            f"{len(self._queue)} answers wait already; this request's {answers} find no place",
+            retry_after_s=self._estimate.wait_s(len(self._queue), self._slots_last),
+        )
 
     def _may_start(self, head: Waiting) -> bool:
         has_slot = self._ledger is not None and self._ledger.rows < self._slots

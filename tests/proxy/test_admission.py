@@ -239,6 +239,24 @@ def test_a_batchs_bytes_hold_its_rows_and_one_more_each_as_long_as_the_longest(
     assert needed <= model.batch_bytes(rows, longest + 1)
 
 
+# --- the count gate -----------------------------------------------------------------------------------------
+
+
+def test_no_more_answers_are_measured_than_queue_and_free_slots_may_take(admission):
+    come(admission, slots=2)
+    admission.announced(5)
+    with pytest.raises(Overloaded):
+        admission.announced(1)
+    admission.measured(5)
+    arrive(admission, "a", "b")
+    assert admission.starts(0.0) == ["a", "b"]
+    admission.announced(3)
+    with pytest.raises(Overloaded):
+        admission.announced(1)
+    admission.measured(3)
+    admission.announced(3)
+
+
 # --- when to come back --------------------------------------------------------------------------------------
 
 

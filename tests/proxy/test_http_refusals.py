@@ -250,13 +250,14 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(here, str
     await until(lambda: here.live == 4)
     queued = [here.asking(COMPLETIONS, completion(max_tokens=12)) for _ in range(2)]
     await until(lambda: here.live == 6)
+    here.proxy.measurer.close()  # what is refused isn't tokenised: there is nobody to do it
     refused = await here.post(CHAT, chat(max_tokens=5, stream=stream))
     check_refusal(refused, 503, "server_is_overloaded")
     here.worker.pause_at = None
     for answered in await asyncio.gather(*running, *queued):
         assert (answered.status, answered.text) == (200, TEXT)
     assert len(here.worker.submits) == 6
-    await goes_on(here)
+    await here.idle()
 
 
 async def test_more_answers_in_one_request_than_may_ever_wait_are_a_400(here):
