@@ -7,10 +7,10 @@ PYTHON = $(shell for name in python3 python3.14 python3.13 python3.12 python3.11
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo check test clean
+.PHONY: help setup run demo check test figures clean
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed  ## make .venv with Forebay and its tools in it
 
@@ -36,6 +36,9 @@ check: setup  ## formatting, lint, types, import contracts, house rules: seconds
 
 test: setup  ## every test, those with real processes and the demo model too
 	$(BIN)/python -m pytest
+
+figures: setup  ## measure throughput, time to first token and the way back from a death: minutes
+	$(BIN)/python -m ops.figures
 
 clean:  ## remove .venv and what the tools cached; models stay in FOREBAY_HOME
 	rm -rf $(VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -55,7 +55,7 @@ BAD: list[tuple[Rule, str, str]] = [
     (reasons_for_skips, "tests/a.py", "@pytest.mark.xfail(reason='')\ndef test_a(): ...\n"),
     (reasons_for_skips, "tests/a.py", "pytest.skip()\n"),
     (places_of_no_machine, "README.md", "see /" + "home/someone/forebay"),
-    (places_of_no_machine, "README.md", "the index is pypi" + ".org"),
+    (places_of_no_machine, "README.md", "the index is http:" + "//packages.example"),
     (places_of_no_machine, "Makefile", "get https:" + "//example.com/a/model.gguf"),
 ]
 GOOD: list[tuple[Rule, str, str]] = [

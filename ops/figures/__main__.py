@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -154,22 +155,22 @@ def _show(figures: dict[str, Any]) -> None:
 
 
 def _throughput_table(throughput: dict[int, dict[str, list[float]]]) -> Table:
-    table = Table(title="tokens/s, all streams together: median (lowest to highest)")
-    for heading in ("streams", "gateway", "in process", "mlx_lm.server", "ratio", "ratio", "proxy's CPU"):
+    table = Table(title="tokens/s of all streams: median (range)", box=box.SIMPLE)
+    for heading in ("streams", "gateway", "mlx-lm loop", "its server", "/loop", "/server", "proxy CPU"):
         table.add_column(heading, justify="right")
     for streams, values in throughput.items():
         table.add_row(
             str(streams),
             *(_spread(values[kind]) for kind in ("gateway", "in_process", "server")),
-            f"{_ratio(values['gateway'], values['in_process']):.2f} of in process",
-            f"{_ratio(values['gateway'], values['server']):.2f} of server",
-            f"{100 * statistics.median(values['proxy_cpu']):.0f} % of a core",
+            f"{_ratio(values['gateway'], values['in_process']):.2f}",
+            f"{_ratio(values['gateway'], values['server']):.2f}",
+            f"{100 * statistics.median(values['proxy_cpu']):.1f} %",
         )
     return table
 
 
 def _death_table(deaths: Sequence[dict[str, float]]) -> Table:
-    table = Table(title="seconds from SIGKILL to the stream's next token")
+    table = Table(title="seconds from SIGKILL to the stream's next token", box=box.SIMPLE)
     for heading in ("detect", "load", "prefill", "all"):
         table.add_column(heading, justify="right")
     for death in deaths:
@@ -183,7 +184,7 @@ def _ratio(ours: list[float], theirs: list[float]) -> float:
 
 
 def _spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+    return f"{statistics.median(values):.0f} ({min(values):.0f}-{max(values):.0f})"
 
 
 def _ms(values: list[float]) -> str:
