@@ -21,8 +21,11 @@ from proxy.stream import EventStream, Reply, gather
 from proxy.text_model import TextModel
 from proxy.worker_link import WorkerLink
 from shared.errors import ModelNotFound
-from shared.limits import BODY_BYTES_MAX
+from shared.limits import BODY_BYTES_MAX, KIB
 
+Parser = Callable[[bytes, Callable[[], int]], Parsed]
+
+_BODY_BYTES_SMALL: Final = 256 * KIB
 _ID_PREFIXES: Final = {"chat": "chatcmpl-", "completions": "cmpl-"}
 
 
@@ -77,12 +80,10 @@ class Routes:
 
     # --- a request's way ----------------------------------------------------------------------------------
 
-    async def _serve(
-        self, request: web.Request, parse: Callable[[bytes, Callable[[], int]], Parsed]
-    ) -> web.StreamResponse:
+    async def _serve(self, request: web.Request, parse: Parser) -> web.StreamResponse:
         """Parse, measure, admit, and stay with it until its last token."""
         _check_content(request)
-        parsed = parse(await self._body(request), self._service.seeds)
+        parsed = await self._parsed(await self._body(request), parse)
         self._checked_name(parsed.model)
         with self._service.dispatcher.arriving(parsed.answers):
             measured = await self._service.measurer.measure(parsed)
@@ -95,6 +96,12 @@ class Routes:
                 return await request.read()
         except TimeoutError as problem:
             raise web.HTTPRequestTimeout from problem
+
+    async def _parsed(self, body: bytes, parse: Parser) -> Parsed:
+        """Parse a large body in a thread, so that the streams of others go on meanwhile."""
+        if len(body) <= _BODY_BYTES_SMALL:
+            return parse(body, self._service.seeds)
+        return await asyncio.to_thread(parse, body, self._service.seeds)
 
     async def _answer(self, request: web.Request, admitted: Admitted) -> web.StreamResponse:
         parsed = admitted.measured.parsed
