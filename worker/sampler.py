@@ -3,9 +3,9 @@
 A row's token is the one with the highest sum of logit / temperature and Gumbel noise, which draws from
 the softmax (Gumbel 1954; Maddison et al., "A* Sampling", 2014). The noise of a token id hashes the row's key
 and the id, so a row's token depends on its own logits, parameters and key only. The last bits of logits
-differ between batches; they turn a draw only where two sums are equal to those bits, about once in 10^5
-tokens. (Inverting a cumulative distribution, which needs one number a row, turned on them once in 100: every
-token of a vocabulary moves every boundary.)
+differ between batches; they turn a draw only where the two highest sums are equal to those bits. (Inverting a
+cumulative distribution, which needs one number a row, turns on them far more often: every token of a
+vocabulary moves every boundary after it. ARCHITECTURE.md has what was measured.)
 
 Rows are taken in four kinds, and only a row that asks for sorting pays for it:
 
