@@ -176,4 +176,4 @@ def test_a_long_prompt_does_not_stop_the_streams(gateway):
                 return lines, await long
 
     lines, _text = asyncio.run(beside())
-    assert lines > 8
+    assert lines >= 3, "a server that prefills the whole prompt at once gives none, or one"
