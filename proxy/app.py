@@ -116,16 +116,18 @@ class Proxy:
             link.result()
         self.dispatcher.draining = True
         if not stop.at_once:
-            await self._drain()
+            await self._drain(link)
         link.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await link
 
-    async def _drain(self) -> None:
+    async def _drain(self, link: asyncio.Task[None]) -> None:
+        """Wait until nothing is live any more, the time is over, or the link has failed."""
         self._log.info("draining", live=self.dispatcher.live)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.proxy.drain_s):
-                await self.dispatcher.emptied.wait()
+        emptied = asyncio.create_task(self.dispatcher.emptied.wait())
+        patience_s = self._settings.proxy.drain_s
+        await asyncio.wait((emptied, link), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        emptied.cancel()
 
 
 def served_names(folder: ModelFolder) -> tuple[str, ...]:

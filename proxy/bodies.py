@@ -1,7 +1,7 @@
 """What OpenAI's clients expect to read: the bodies of answers, whole and in chunks, as plain dicts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 EndReason = Literal["stop", "length"]
@@ -38,10 +38,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that requests may name; `created` is in Unix seconds."""
+    """A model that requests may name; `created` is in Unix seconds, `facts` is what is true of it here."""
 
     id: str
     created: int
+    facts: Body = field(default_factory=dict)
 
 
 def chat_completion(head: Head, answers: Sequence[Answer], usage: Usage) -> Body:
@@ -67,7 +68,9 @@ def model_list(models: Sequence[ServedModel]) -> Body:
 
 
 def model(served: ServedModel) -> Body:
-    return {"id": served.id, "object": "model", "created": served.created, "owned_by": _OWNER}
+    """Return OpenAI's model object, with our facts beside it under a name of their own."""
+    facts = {"forebay": served.facts} if served.facts else {}
+    return {"id": served.id, "object": "model", "created": served.created, "owned_by": _OWNER, **facts}
 
 
 class ChatChunks:

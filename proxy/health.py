@@ -32,6 +32,7 @@ class Health:
             "live": self._dispatcher.live,
             "queued": self._dispatcher.queued,
             "reserved_bytes": self._dispatcher.reserved_bytes,
+            "resumed": self._dispatcher.resumed,
             "worker": self._worker(),
         }
         return web.json_response(body, status=200 if ready else 503)
@@ -46,7 +47,13 @@ class Health:
             "step": progress.step if progress else None,
             "active_bytes": progress.memory.active_bytes if progress else None,
             "footprint_bytes": progress.memory.footprint_bytes if progress else None,
+            "starts_in_s": self._starts_in_s(),
             "deaths": state.deaths,
             "last_death": state.last_cause,
             "last_death_detail": state.last_detail or None,
         }
+
+    def _starts_in_s(self) -> float | None:
+        """How long the supervisor still waits before it starts the next worker; None if it doesn't."""
+        retry_at = self._link.state.retry_at
+        return None if retry_at is None else round(max(0.0, retry_at - self._clock.now()), 1)

@@ -72,11 +72,10 @@ class Routes:
         return await self._serve(request, parse_completion)
 
     async def models(self, _request: web.Request) -> web.Response:
-        served = [self._facts(name) for name in self._service.names]
-        return web.json_response({"object": "list", "data": served})
+        return web.json_response(bodies.model_list([self._served(name) for name in self._service.names]))
 
     async def model(self, request: web.Request) -> web.Response:
-        return web.json_response(self._facts(self._checked_name(request.match_info["id"])))
+        return web.json_response(bodies.model(self._served(self._checked_name(request.match_info["id"]))))
 
     # --- a request's way ----------------------------------------------------------------------------------
 
@@ -131,8 +130,8 @@ class Routes:
             )
         return name
 
-    def _facts(self, name: str) -> dict[str, Any]:
-        """Return OpenAI's model object, with what is true of this one beside it."""
+    def _served(self, name: str) -> bodies.ServedModel:
+        """Return a model with what the worker found out about it."""
         hello = self._service.link.state.hello
         capabilities: dict[str, Any] = {"context_tokens": self._service.measurer.context_tokens}
         if hello is not None:
@@ -143,7 +142,7 @@ class Routes:
                 "one_row_because": hello.facts.why_not or None,
                 "kv_bytes_per_token": hello.facts.kv_bytes_per_token,
             }
-        return {**bodies.model(bodies.ServedModel(name, self._service.created)), "forebay": capabilities}
+        return bodies.ServedModel(name, self._service.created, capabilities)
 
 
 def _headers(request: web.Request, admitted: Admitted) -> dict[str, str]:

@@ -5,7 +5,7 @@ the softmax (Gumbel 1954; Maddison et al., "A* Sampling", 2014). The noise of a 
 and the id, so a row's token depends on its own logits, parameters and key only. The last bits of logits
 differ between batches; they turn a draw only where the two highest sums are equal to those bits. (Inverting a
 cumulative distribution, which needs one number a row, turns on them far more often: every token of a
-vocabulary moves every boundary after it. ARCHITECTURE.md has what was measured.)
+vocabulary moves every boundary after it.)
 
 Rows are taken in four kinds, and only a row that asks for sorting pays for it:
 
@@ -81,6 +81,7 @@ class BatchSampler:
     """Draws for a fixed list of rows; made anew when the membership of the batch changes."""
 
     def __init__(self, rows: Sequence[Sampling], vocabulary: int) -> None:
+        self._rows = tuple(rows)
         self._vocabulary = vocabulary
         kinds = [kind_of(row, vocabulary) for row in rows]
         self._members = {kind: [i for i, k in enumerate(kinds) if k == kind] for kind in _KINDS}
@@ -89,7 +90,6 @@ class BatchSampler:
             for kind, members in self._members.items()
             if members and kind != "greedy"
         }
-        self._all = _Parameters.of(rows, vocabulary)
         order = [i for kind in _KINDS for i in self._members[kind]]
         self._back = mx.argsort(mx.array(order, dtype=mx.int32))
         self.needs_noise = any(kind != "greedy" for kind in kinds)
@@ -113,7 +113,8 @@ class BatchSampler:
         """Return the tokens, with those of rows that were not covered drawn by a full sort."""
         assert draw.covered is not None
         noise = mx.array(keys, dtype=mx.uint32)
-        exact = _draw_sorted(logits.astype(mx.float32), self._all, noise, self._vocabulary)
+        parameters = _Parameters.of(self._rows, self._vocabulary)
+        exact = _draw_sorted(logits.astype(mx.float32), parameters, noise, self._vocabulary)
         return mx.where(draw.covered, draw.tokens, exact.tokens)
 
     def _draw_kind(self, kind: str, logits: mx.array, noise: mx.array) -> Draw:

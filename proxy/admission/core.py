@@ -127,8 +127,8 @@ class Admission:
         )
 
     def _may_start(self, head: Waiting) -> bool:
-        has_slot = self._ledger is not None and self._ledger.rows < self._slots
-        return has_slot and self._ledger is not None and self._ledger.fits(head.tokens)
+        ledger = self._ledger
+        return ledger is not None and ledger.rows < self._slots and ledger.fits(head.tokens)
 
     def _refuse_what_never_fits(self, answers: Sequence[Waiting]) -> None:
         if self._ledger is None:

@@ -323,3 +323,23 @@ async def test_a_link_that_fails_ends_the_server(here):
     await until(here.serving.done)
     assert here.serving.exception().subgroup(OSError)
     here.serving = asyncio.create_task(asyncio.sleep(0))
+
+
+async def test_a_drain_ends_when_the_link_fails_for_nobody_is_left_to_finish_anything(tmp_path, monkeypatch):
+    """Ten minutes are allowed here, which the test's own limit is far below."""
+    async with gateway(tmp_path, drain_s=600) as here:
+        await here.start_worker(pause_at=1)
+        running = here.asking(COMPLETIONS, completion(max_tokens=12))
+        await until(lambda: here.worker.paused_at(1))
+        here.stop.ask(at_once=False)
+        await until(lambda: here.proxy.dispatcher.draining)
+
+        def fail(_identity, _frame):
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(here.proxy.link, "take", fail)
+        here.worker.pause_at = None
+        with pytest.raises(ExceptionGroup):
+            await here.serving
+        running.cancel()
+        here.serving = asyncio.create_task(asyncio.sleep(0))
