@@ -7,7 +7,7 @@ PYTHON = $(shell for name in python3 python3.14 python3.13 python3.12 python3.11
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo check test figures clean
+.PHONY: help setup run demo check test figures simulate load clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,12 @@ test: setup  ## every test, those with real processes and the demo model too
 
 figures: setup  ## measure throughput, time to first token and the way back from a death: minutes
 	$(BIN)/python -m ops.figures
+
+simulate: setup  ## run admission and scheduler against a model of costs, and print the table (SEED=…)
+	$(BIN)/python -m tests.simulation --seed $(or $(SEED),1)
+
+load: setup  ## floods, overload, fairness, the proxy alone, idle streams: half an hour (SCENARIOS="flood …")
+	$(BIN)/python -m ops.load $(or $(SCENARIOS),flood overload fairness proxy idle)
 
 clean:  ## remove .venv and what the tools cached; models stay in FOREBAY_HOME
 	rm -rf $(VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

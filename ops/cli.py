@@ -1,24 +1,15 @@
-"""The `forebay` command: up, proxy, worker, fetch.
+"""The `forebay` command: up, proxy, worker, fetch, keys.
 
 Everything heavy is imported inside a command, so that `forebay --help` answers at once.
 """
 
-import contextlib
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from shared.errors import ModelError, SettingsError
+from ops import keys
+from ops.command import Config, load, plain_errors
 
-if TYPE_CHECKING:
-    from shared.config import Settings
-
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="A TOML file; forebay.example.toml lists every setting."),
-]
 Model = Annotated[
     str | None, typer.Option("--model", help="A folder, a Hugging Face id like org/name, or demo.")
 ]
@@ -36,14 +27,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(keys.app)
 
 
 @app.command()
 def up(config: Config = None, model: Model = None, host: Host = None, port: Port = None) -> None:
     """Run proxy and worker in this terminal, until Ctrl-C."""
     overrides = {"model": model, "host": host, "port": port}
-    with _plain_errors():
-        settings = _load(config, overrides)
+    with plain_errors():
+        settings = load(config, overrides)
         from ops import up as foreground  # noqa: PLC0415 (--help must not wait for it)
 
         raise typer.Exit(foreground.up(settings, config, overrides))
@@ -58,12 +50,17 @@ def proxy(
     lifeline_fd: LifelineFd = None,
 ) -> None:
     """Run the proxy alone: HTTP in front, a socket for the worker behind."""
-    with _plain_errors():
-        settings = _load(config, {"model": model, "host": host, "port": port})
+    with plain_errors():
+        overrides = {"model": model, "host": host, "port": port}
+        settings = load(config, overrides)
         from ops.models import resolve  # noqa: PLC0415 (--help must not wait for it)
         from proxy.__main__ import run  # noqa: PLC0415 (likewise)
+        from proxy.authenticate import refuse_open_door  # noqa: PLC0415 (likewise)
+        from proxy.keys import KEY_FILE_NAME, KeyFile  # noqa: PLC0415 (likewise)
 
-        raise typer.Exit(run(settings, resolve(settings.model, settings.home_folder), lifeline_fd))
+        refuse_open_door(settings.host, KeyFile(settings.home_folder / KEY_FILE_NAME).read())
+        folder = resolve(settings.model, settings.home_folder)
+        raise typer.Exit(run(settings, folder, lifeline_fd, lambda: load(config, overrides)))
 
 
 @app.command()
@@ -75,8 +72,8 @@ def worker(
     lifeline_fd: LifelineFd = None,
 ) -> None:
     """Run the supervised worker alone; it finds its proxy by home and port."""
-    with _plain_errors():
-        settings = _load(config, {"model": model, "host": host, "port": port})
+    with plain_errors():
+        settings = load(config, {"model": model, "host": host, "port": port})
         from ops.models import resolve  # noqa: PLC0415 (--help must not wait for it)
         from shared import logs  # noqa: PLC0415 (likewise)
         from worker.__main__ import run  # noqa: PLC0415 (likewise)
@@ -88,11 +85,21 @@ def worker(
 @app.command()
 def fetch(config: Config = None, model: Model = None) -> None:
     """Fetch the model and say where its folder is, without serving it."""
-    with _plain_errors():
-        settings = _load(config, {"model": model})
+    with plain_errors():
+        settings = load(config, {"model": model})
         from ops.models import resolve  # noqa: PLC0415 (--help must not wait for it)
 
         typer.echo(resolve(settings.model, settings.home_folder).path)
+
+
+@app.command()
+def reload(config: Config = None, port: Port = None) -> None:
+    """Have the running gateway read lanes and keys again; a bad file changes nothing, and is said."""
+    with plain_errors():
+        settings = load(config, {"port": port})
+        from ops.reload import reload as ask  # noqa: PLC0415 (--help must not wait for it)
+
+        typer.echo(ask(settings))
 
 
 def _say_version(asked: bool) -> None:
@@ -112,22 +119,6 @@ def options(
 ) -> None:
     """Take what stands before a command's name."""
     assert not version, "its callback has ended the program"
-
-
-def _load(config: Path | None, overrides: dict[str, Any]) -> "Settings":
-    from shared.config import Settings  # noqa: PLC0415 (pydantic: --help must not wait for it)
-
-    return Settings.load(config, **overrides)
-
-
-@contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Turn what an operator can mend into one line and exit status 2; anything else keeps its traceback."""
-    try:
-        yield
-    except (SettingsError, ModelError) as problem:
-        typer.secho(f"forebay: {problem}", fg=typer.colors.RED, err=True)
-        raise typer.Exit(2) from problem
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ from ops import welcome
 from ops.child import Child, ChildSpec, RestartDelay
 from ops.models import resolve
 from ops.screen import Screen, Step
+from proxy.authenticate import refuse_open_door
+from proxy.keys import KEY_FILE_NAME, KeyFile
 from shared.clock import Clock, SystemClock
 from shared.config import Settings
 from shared.errors import SettingsError
@@ -34,6 +36,7 @@ _LINES_SHOWN: Final = 15
 
 def up(settings: Settings, config_file: Path | None, overrides: Mapping[str, str | int | None]) -> int:
     """Bring the model, run both processes until Ctrl-C, and return the exit status."""
+    refuse_open_door(settings.host, KeyFile(settings.home_folder / KEY_FILE_NAME).read())
     refuse_taken_port(settings.host, settings.port)
     folder = resolve(settings.model, settings.home_folder)
     options = [f"--{name}={value}" for name, value in overrides.items() if value is not None]

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from proxy.app import Proxy, StopRequest, stop_on_signals
@@ -17,16 +18,25 @@ from shared.run_folder import RunFolder, RunLock
 _EXIT_STOPPED_TWICE = 130
 
 
-def run(settings: Settings, folder: ModelFolder, lifeline_fd: int | None) -> int:
-    """Serve until SIGTERM, SIGINT or the loss of the lifeline; return the exit status."""
+def run(
+    settings: Settings, folder: ModelFolder, lifeline_fd: int | None, reading: Callable[[], Settings]
+) -> int:
+    """Serve until SIGTERM, SIGINT or the loss of the lifeline; return the exit status.
+
+    `reading` reads the settings again, when a reload is asked for.
+    """
     logs.configure(settings.log)
     with RunLock(RunFolder(settings.home_folder, settings.port)) as held, _runner() as runner:
-        runner.run(_main(settings, folder, held.folder, lifeline_fd))
+        runner.run(_main(settings, folder, held.folder, lifeline_fd, reading))
     return 0
 
 
 async def _main(
-    settings: Settings, folder: ModelFolder, run_folder: RunFolder, lifeline_fd: int | None
+    settings: Settings,
+    folder: ModelFolder,
+    run_folder: RunFolder,
+    lifeline_fd: int | None,
+    reading: Callable[[], Settings],
 ) -> None:
     stop = StopRequest()
     stop_on_signals(stop, exit_now=lambda: os._exit(_EXIT_STOPPED_TWICE))
@@ -34,7 +44,15 @@ async def _main(
         _stop_without(lifeline_fd, stop)
     channel = RouterChannel(run_folder.endpoint)
     try:
-        await Proxy(settings, folder, channel, logs.get("proxy")).serve(stop)
+        proxy = Proxy(
+            settings,
+            folder,
+            channel,
+            logs.get("proxy"),
+            reading=reading,
+            admin_socket=run_folder.admin_socket,
+        )
+        await proxy.serve(stop)
     finally:
         channel.close()
 
@@ -66,8 +84,11 @@ def main() -> int:
     parser.add_argument("--lifeline-fd", type=int, help="a pipe; its end is the end of this process")
     arguments = parser.parse_args()
     try:
-        settings = Settings.load(arguments.config)
-        return run(settings, ModelFolder.read(arguments.folder), arguments.lifeline_fd)
+
+        def read() -> Settings:
+            return Settings.load(arguments.config)
+
+        return run(read(), ModelFolder.read(arguments.folder), arguments.lifeline_fd, read)
     except (SettingsError, ModelError) as problem:
         sys.stderr.write(f"error: {problem}\n")
         return 2

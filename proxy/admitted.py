@@ -5,10 +5,9 @@ path the stream ends: complete, cut by a stop string, cancelled by the client, o
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from proxy.request import Measured
 from shared.errors import Refusal
@@ -39,7 +38,12 @@ class RequestFailed:
     refusal: Refusal
 
 
-Event = TokenCame | AnswerEnded | RequestFailed
+@dataclass(frozen=True, slots=True)
+class NothingCame:
+    """Nothing was sent to the client for long; a stream tells itself so."""
+
+
+Event = TokenCame | AnswerEnded | RequestFailed | NothingCame
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +52,8 @@ class LiveSequence:
 
     `emitted` holds every id the client was or will be shown, which is all a resume needs. `attempt` counts
     submits. `pinged` is the number of the last ping sent before the submit: a worker that has seen a later
-    one, and doesn't hold the sequence, has lost it.
+    one, and doesn't hold the sequence, has lost it. `park_pinged` is the same of a park that is under way,
+    and None while there is none: a worker that has seen a later one, and holds it, hasn't heard of the park.
     """
 
     name: str
@@ -60,8 +65,10 @@ class LiveSequence:
     emitted: list[int] = field(default_factory=list)
     attempt: int = 0
     interruptions: int = 0
+    parks: int = 0
     running: bool = False
     pinged: int = 0
+    park_pinged: int | None = None
 
     @property
     def full(self) -> bool:
@@ -69,16 +76,27 @@ class LiveSequence:
         return len(self.emitted) == self.max_tokens
 
 
+class Release(Protocol):
+    """Gives an answer's place, row and bytes back. `complete` says whether its text came to an end."""
+
+    def __call__(self, sequence: LiveSequence, *, complete: bool) -> None: ...
+
+
 @dataclass(slots=True)
 class Admitted:
-    """A measured request that is queued or runs. Close it on every path: it gives everything back."""
+    """A measured request that is queued or runs. Close it on every path: it gives everything back.
+
+    `lane` is the name of the lane that serves it; `failed_at` is when one of its answers did.
+    """
 
     measured: Measured
     sequences: tuple[LiveSequence, ...]
     events: asyncio.Queue[Event]
     received_at: float
-    release: Callable[[LiveSequence], None]
+    release: Release
+    lane: str
     started_at: float | None = None
+    failed_at: float | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -87,18 +105,25 @@ class Admitted:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for sequence in self.sequences:
-            self.release(sequence)
+            self.release(sequence, complete=False)
 
     def stop(self, answer: int) -> None:
         """End one answer early, because its text is complete; the others go on."""
-        self.release(self.sequences[answer])
+        self.release(self.sequences[answer], complete=True)
 
     @property
     def queue_ms(self) -> int:
-        """Milliseconds from arrival to the start of the first answer; 0 while none has started."""
-        return 0 if self.started_at is None else round(1000 * (self.started_at - self.received_at))
+        """Milliseconds from arrival to the first answer's start, or to the end of waiting for one."""
+        until = self.failed_at if self.started_at is None else self.started_at
+        return 0 if until is None else round(1000 * (until - self.received_at))
 
     @property
     def attempts(self) -> int:
         """How often the most unlucky of the answers was submitted."""
         return max(sequence.attempt for sequence in self.sequences)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the answers took so far, each one's prompt among them once it was submitted."""
+        begun = (sequence for sequence in self.sequences if sequence.attempt)
+        return sum(len(sequence.prompt_ids) + len(sequence.emitted) for sequence in begun)

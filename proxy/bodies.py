@@ -12,12 +12,16 @@ _OWNER: Final = "forebay"
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every body of one request says: `id` begins with chatcmpl- or cmpl-; `created` in Unix seconds."""
+    """What every body of one request says: `id` begins with chatcmpl- or cmpl-; `created` in Unix seconds.
+
+    `service_tier` is what the lane that serves the request is called there.
+    """
 
     id: str
     created: int
     model: str
     system_fingerprint: str
+    service_tier: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ def chat_completion(head: Head, answers: Sequence[Answer], usage: Usage) -> Body
         }
         for index, answer in enumerate(answers)
     ]
-    return {**_head(head, "chat.completion"), "choices": choices, "usage": _usage(usage)}
+    return {**_chat_head(head, "chat.completion"), "choices": choices, "usage": _usage(usage)}
 
 
 def text_completion(head: Head, answers: Sequence[Answer], usage: Usage) -> Body:
@@ -80,7 +84,7 @@ class ChatChunks:
     """
 
     def __init__(self, head: Head, *, include_usage: bool) -> None:
-        self._head = _head(head, "chat.completion.chunk")
+        self._head = _chat_head(head, "chat.completion.chunk")
         self._usage: Body = {"usage": None} if include_usage else {}
 
     def opening(self, index: int) -> list[Body]:
@@ -128,6 +132,11 @@ class CompletionChunks:
 
 
 Chunks = ChatChunks | CompletionChunks
+
+
+def _chat_head(head: Head, kind: str) -> Body:
+    """Return what chat bodies say at their top; OpenAI's text completions have no service_tier."""
+    return {**_head(head, kind), "service_tier": head.service_tier}
 
 
 def _head(head: Head, kind: str) -> Body:

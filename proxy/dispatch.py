@@ -7,49 +7,56 @@ emitted ids and goes on from the token it stopped at.
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from proxy.admission.answer import Newcomer
+from proxy.admission.charging import Share
 from proxy.admission.core import Admission
-from proxy.admission.estimate import Estimate
-from proxy.admission.queue import Waiting
+from proxy.admission.instructions import Park, Refuse, Start
 from proxy.admitted import Admitted, AnswerEnded, Event, LiveSequence, RequestFailed, TokenCame
-from proxy.request import Measured
+from proxy.request import Measured, Ticket
 from proxy.worker_link import WorkerLink
+from shared import messages
 from shared.clock import Clock
-from shared.config import ProxySettings
-from shared.errors import ContextTooLong, Draining, InvalidRequest, Loading, Refusal, WorkerCrashed
+from shared.errors import Draining, InvalidRequest, Loading, Refusal, WorkerCrashed
+from shared.lane_settings import AdmissionSettings, LaneSettings
 from shared.logs import Logger
-from shared.messages import Cancel, Failed, Finished, FinishReason, Hello, Progress, Step, Submit
+from shared.messages import Cancel, Failed, Finished, FinishReason, Hello, Parked, Progress, Step, Submit
+from shared.metrics import Metrics
 from shared.sampling import Sampling
 
 _DRAIN_RETRY_S: Final = 5.0
 
 
 class Dispatcher:
-    """Holds every live sequence. Hears the worker through the link, and the clients through `admit`."""
+    """Holds every live sequence. Hears the worker through the link, and the clients through `admit`.
+
+    Whatever happens is told to admission, whose instructions are then carried out.
+    """
 
     def __init__(
         self,
         link: WorkerLink,
-        settings: ProxySettings,
+        admission: Admission,
         *,
+        resumes_max: int,
         stop_ids: tuple[int, ...],
         clock: Clock,
+        metrics: Metrics,
         log: Logger,
     ) -> None:
         self._link = link
-        self._settings = settings
+        self._admission = admission
+        self._resumes_max = resumes_max
         self._stop_ids = stop_ids
         self._clock = clock
+        self._metrics = metrics
         self._log = log
-        self._estimate = Estimate()
-        self._admission = Admission(settings.queue_places, self._estimate)
         self._live: dict[str, LiveSequence] = {}
         self._owners: dict[str, Admitted] = {}
         self._numbers = itertools.count(1)
-        self._lost_at: float | None = None
         self._has_had_worker = False
         self.draining = False
         self.emptied = asyncio.Event()
@@ -60,35 +67,43 @@ class Dispatcher:
     # --- clients ------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def arriving(self, answers: int) -> Iterator[None]:
-        """Hold places for answers while they are measured; Draining, Loading or Overloaded before that."""
+    def arriving(self, answers: int, ticket: Ticket) -> Iterator[None]:
+        """Hold places for answers while they are measured; a Refusal if they can't be queued now."""
         self._check_open()
-        self._admission.announced(answers)
+        announcement = self._admission.announced(
+            ticket.lane.name, ticket.caller.key_id, answers, ticket.deadline_s, self._clock.now()
+        )
         try:
             yield
         finally:
-            self._admission.measured(answers)
+            self._admission.measured(announcement)
 
     def _check_open(self) -> None:
         if self.draining:
             raise Draining("the server is going down", retry_after_s=_DRAIN_RETRY_S)
         if not self._has_had_worker:
-            raise Loading("the model is being loaded", retry_after_s=self._estimate.restart_s)
+            raise Loading("the model is being loaded", retry_after_s=self._restart_s)
 
     def admit(self, measured: Measured, request_id: str) -> Admitted:
-        """Queue all answers of a request, or refuse it: Overloaded, ContextTooLong, Draining, Loading."""
+        """Queue all answers of a request, or raise a Refusal that says why not and when to come back."""
         self._check_open()
         events: asyncio.Queue[Event] = asyncio.Queue()
+        now, ticket = self._clock.now(), measured.ticket
         # Clients choose request ids, and may choose the same one twice.
         sequences = tuple(_sequences(measured, f"{request_id}/{next(self._numbers)}", events))
-        self._admission.arrived([_waiting(sequence) for sequence in sequences])
-        admitted = Admitted(measured, sequences, events, self._clock.now(), self._release)
+        self._admission.arrived(ticket.lane.name, [_newcomer(each, ticket) for each in sequences], now)
+        admitted = Admitted(measured, sequences, events, now, self._release, ticket.lane.name)
         self.emptied.clear()
         for sequence in sequences:
             self._live[sequence.name] = sequence
             self._owners[sequence.name] = admitted
-        self._start_whoever_may()
+        self.tick()
         return admitted
+
+    def reconfigure(self, lanes: Sequence[LaneSettings], settings: AdmissionSettings) -> None:
+        """Go on with other lanes."""
+        self._admission.reconfigured(lanes, settings)
+        self.tick()
 
     @property
     def live(self) -> int:
@@ -96,78 +111,138 @@ class Dispatcher:
         return len(self._live)
 
     @property
-    def queued(self) -> int:
-        return self._admission.queued
+    def admission(self) -> Admission:
+        """What decides; to be read, not told anything."""
+        return self._admission
 
     @property
-    def reserved_bytes(self) -> int:
-        return self._admission.reserved_bytes
+    def _restart_s(self) -> float:
+        return self._admission.state.restarts.restart_s
 
     # --- the worker (LinkEvents) --------------------------------------------------------------------------
 
     def worker_came(self, hello: Hello) -> None:
-        if self._lost_at is not None:
-            self._estimate.restart_took(self._clock.now() - self._lost_at)
-            self._lost_at = None
         self._has_had_worker = True
-        self._admission.worker_came(hello.facts, hello.budget_bytes, hello.slots)
-        self._start_whoever_may()
+        self._admission.state.speeds.worker_came(hello.prefill_ms_per_token, hello.decode_ms_per_step)
+        self._admission.worker_came(hello.facts, hello.budget_bytes, hello.slots, self._clock.now())
+        self.tick()
+
+    def worker_delayed(self, starts_at: float) -> None:
+        """Take note that no worker is started before a time."""
+        self._admission.state.restarts.delayed(starts_at)
 
     def worker_went(self, cause: str) -> None:
-        """Put what ran back in front of the queue; what was interrupted too often ends with an error."""
-        self._lost_at = self._clock.now()
-        self._admission.worker_went()
+        """Put what ran back in front of its lane; what was interrupted too often ends with an error."""
+        self._admission.worker_went(self._clock.now())
         self._interrupt([sequence for sequence in self._live.values() if sequence.running], cause)
+        self.tick()
 
     def stepped(self, step: Step) -> None:
+        """Hand each row's token on, and tell admission what the step took."""
+        lost: list[LiveSequence] = []
+        came: list[str] = []
         for row in step.rows:
             sequence = self._current(row.sequence, row.attempt)
             if sequence is None or row.index < len(sequence.emitted) or sequence.full:
                 self.stale_words += 1
             elif row.index > len(sequence.emitted):
-                self._recover(sequence, "tokens were lost on the wire")
+                lost.append(sequence)
             else:
                 sequence.emitted.append(row.token)
                 sequence.events.put_nowait(TokenCame(sequence.answer, row.token))
+                came.append(row.sequence)
+        shares = [
+            Share(share.sequence, share.tokens, share.gpu_ms)
+            for share in step.prefills
+            if self._current(share.sequence, share.attempt) is not None
+        ]
+        self._admission.stepped(came, step.step_ms, step.row_ms, shares, self._clock.now())
+        self._recover(lost, "tokens were lost on the wire")
+        self.tick()
 
     def finished(self, finished: Finished) -> None:
         sequence = self._current(finished.sequence, finished.attempt)
         if sequence is None:
             self.stale_words += 1
-        elif finished.index != len(sequence.emitted):
-            self._recover(sequence, "tokens were lost on the wire")
+            return
+        if finished.index != len(sequence.emitted):
+            self._recover([sequence], "tokens were lost on the wire")
         else:
             self._finish(sequence, finished.reason)
+        self.tick()
 
     def failed(self, failed: Failed) -> None:
         sequence = self._current(failed.sequence, failed.attempt)
         if sequence is not None:
             self._fail(sequence, InvalidRequest(failed.message))
+            self.tick()
+
+    def parked(self, parked: Parked) -> None:
+        """Queue an answer again whose row the worker has given up; it goes on from the token it is at."""
+        sequence = self._current(parked.sequence, parked.attempt)
+        if sequence is None:
+            self.stale_words += 1
+            return
+        if parked.index != len(sequence.emitted) or sequence.park_pinged is None:
+            self._recover([sequence], "tokens were lost on the wire")
+        else:
+            sequence.running = False
+            sequence.park_pinged = None
+            sequence.parks += 1
+            self._metrics.parks.labels(self._admission.state.lane_of[sequence.name].settings.name).inc()
+            self._admission.parked(sequence.name, self._clock.now())
+        self.tick()
 
     def progressed(self, progress: Progress) -> None:
-        """Set right what the wire lost: a sequence that only one side holds."""
+        """Set right what the wire lost: a sequence that only one side holds, or a park not heard of."""
         held = set(progress.running)
-        for sequence in [live for live in self._live.values() if live.running]:
+        lost = []
+        for sequence in self._live.values():
+            if not sequence.running:
+                continue
             if sequence.pinged < progress.ping and sequence.name not in held:
-                self._recover(sequence, "the worker doesn't hold it")
+                lost.append(sequence)
+            elif sequence.park_pinged is not None and sequence.park_pinged < progress.ping:
+                sequence.park_pinged = None
+                self._admission.kept_row(sequence.name)
+        self._recover(lost, "the worker doesn't hold it")
         for name in held - self._live.keys():
             self._link.send(Cancel(progress.epoch, name))
+        self._watch_memory(progress)
+        self.tick()
 
-    # --- starting and ending ------------------------------------------------------------------------------
+    def _watch_memory(self, progress: Progress) -> None:
+        """Say so if the caches hold more than was reserved: the model's facts are too low."""
+        if progress.kv_bytes > self._admission.reserved_bytes > 0:
+            self._log.warning(
+                "KV caches hold more than was reserved",
+                held_bytes=progress.kv_bytes,
+                reserved_bytes=self._admission.reserved_bytes,
+            )
 
-    def _start_whoever_may(self) -> None:
-        for name in self._admission.misfits():
-            message = "the worker that came back has too little memory for this request; lower max_tokens"
-            self._fail(self._live[name], ContextTooLong(message, param="max_tokens"))
-        for name in self._admission.starts(self._clock.now()):
-            self._submit(self._live[name])
+    # --- carrying out -------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Carry out what admission decides now. To be called now and then, too: deadlines just pass."""
+        for instruction in self._admission.decide(self._clock.now()):
+            match instruction:
+                case Start():
+                    self._metrics.started(instruction)
+                    self._submit(self._live[instruction.name])
+                case Park(name):
+                    self._park(self._live[name])
+                case Refuse(name, lane, refusal):
+                    self._owners[name].lane = lane
+                    self._fail(self._live[name], refusal)
 
     def _submit(self, sequence: LiveSequence) -> None:
         epoch = self._link.epoch
         assert epoch is not None, "admission starts nothing without a worker"
         admitted = self._owners[sequence.name]
+        lane = self._admission.state.lane_of[sequence.name]
         if admitted.started_at is None:
             admitted.started_at = self._clock.now()
+        admitted.lane = lane.settings.name
         sequence.attempt += 1
         sequence.running = True
         sequence.pinged = self._link.ping
@@ -181,58 +256,72 @@ class Dispatcher:
                 max_tokens=sequence.max_tokens,
                 stop_ids=self._stop_ids,
                 sampling=sequence.sampling,
+                rank=lane.rank,
+                quantum_ms=lane.settings.prefill_quantum_ms,
             )
         )
+
+    def _park(self, sequence: LiveSequence) -> None:
+        assert self._link.epoch is not None, "without a worker there are no rows"
+        sequence.park_pinged = self._link.ping
+        self._link.send(messages.Park(self._link.epoch, sequence.name))
+
+    # --- interrupting and ending --------------------------------------------------------------------------
 
     def _interrupt(self, sequences: list[LiveSequence], cause: str) -> None:
         going_on = []
         for sequence in sequences:
             sequence.running = False
+            sequence.park_pinged = None
             sequence.interruptions += 1
             if sequence.full:
                 self._finish(sequence, "length")
-            elif sequence.interruptions > self._settings.resumes_max:
+            elif sequence.interruptions > self._resumes_max:
                 self._fail(sequence, self._crashed(sequence, cause))
             else:
                 going_on.append(sequence.name)
-        self._admission.interrupted(going_on)
+        self._admission.interrupted(going_on, self._clock.now())
         self.resumed += len(going_on)
 
     def _crashed(self, sequence: LiveSequence, cause: str) -> WorkerCrashed:
         message = f"the worker was lost {sequence.interruptions} times under this request, at last: {cause}"
-        return WorkerCrashed(message, retry_after_s=self._estimate.restart_s)
+        return WorkerCrashed(message, retry_after_s=self._restart_s)
 
-    def _recover(self, sequence: LiveSequence, cause: str) -> None:
-        """Run one sequence again from what it has, while the worker goes on with the others."""
-        self._log.warning("sequence is run again", sequence=sequence.name, cause=cause)
-        if self._link.epoch is not None:
-            self._link.send(Cancel(self._link.epoch, sequence.name))
-        self._interrupt([sequence], cause)
-        self._start_whoever_may()
+    def _recover(self, sequences: list[LiveSequence], cause: str) -> None:
+        """Run sequences again from what they have, while the worker goes on with the others."""
+        for sequence in sequences:
+            self._log.warning("sequence is run again", sequence=sequence.name, cause=cause)
+            if self._link.epoch is not None:
+                self._link.send(Cancel(self._link.epoch, sequence.name))
+        self._interrupt(sequences, cause)
 
     def _finish(self, sequence: LiveSequence, reason: FinishReason) -> None:
         sequence.events.put_nowait(AnswerEnded(sequence.answer, reason))
         self._forget(sequence, completed=True)
 
     def _fail(self, sequence: LiveSequence, refusal: Refusal) -> None:
+        admitted = self._owners[sequence.name]
+        if admitted.failed_at is None:
+            admitted.failed_at = self._clock.now()
+            self._metrics.refused.labels(admitted.lane, refusal.code).inc()
         sequence.events.put_nowait(RequestFailed(refusal))
         self._forget(sequence, completed=False)
 
-    def _release(self, sequence: LiveSequence) -> None:
+    def _release(self, sequence: LiveSequence, *, complete: bool) -> None:
         """Whoever waits for this sequence wants no more of it; a second time does nothing."""
         if self._live.get(sequence.name) is not sequence:
             return
         if sequence.running and self._link.epoch is not None:
             self._link.send(Cancel(self._link.epoch, sequence.name))
-        self._forget(sequence, completed=False)
+        self._forget(sequence, completed=complete)
+        self.tick()
 
     def _forget(self, sequence: LiveSequence, *, completed: bool) -> None:
         sequence.running = False
         del self._live[sequence.name], self._owners[sequence.name]
         if not self._live:
             self.emptied.set()
-        self._admission.ended(sequence.name, self._clock.now(), completed=completed)
-        self._start_whoever_may()
+        self._admission.ended(sequence.name, completed=completed)
 
     def _current(self, name: str, attempt: int) -> LiveSequence | None:
         sequence = self._live.get(name)
@@ -249,5 +338,12 @@ def _sequences(measured: Measured, prefix: str, events: asyncio.Queue[Event]) ->
             yield LiveSequence(f"{prefix}/{answer}", answer, ids, max_tokens, sampling, events)
 
 
-def _waiting(sequence: LiveSequence) -> Waiting:
-    return Waiting(sequence.name, len(sequence.prompt_ids) + sequence.max_tokens)
+def _newcomer(sequence: LiveSequence, ticket: Ticket) -> Newcomer:
+    return Newcomer(
+        name=sequence.name,
+        key=ticket.caller.key_id,
+        weight=ticket.caller.weight,
+        prompt_tokens=len(sequence.prompt_ids),
+        max_tokens=sequence.max_tokens,
+        deadline_s=ticket.deadline_s,
+    )

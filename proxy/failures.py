@@ -11,11 +11,21 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from shared.errors import ContextTooLong, InvalidRequest, ModelNotFound, Refusal, Unavailable
+from shared.errors import (
+    ContextTooLong,
+    InvalidKey,
+    InvalidRequest,
+    ModelNotFound,
+    PermissionDenied,
+    RateLimited,
+    Refusal,
+    Unavailable,
+)
 from shared.limits import BODY_BYTES_MAX
 
 _INVALID: Final = "invalid_request_error"
 _SERVER: Final = "server_error"
+_RATE: Final = "rate_limit_error"
 _RETRY_S_MIN: Final = 1.0
 _RETRY_S_MAX: Final = 60.0
 
@@ -24,6 +34,9 @@ _REFUSALS: Final[Mapping[type[Refusal], tuple[int, str]]] = {
     InvalidRequest: (400, _INVALID),
     ContextTooLong: (400, _INVALID),
     ModelNotFound: (404, _INVALID),
+    InvalidKey: (401, _INVALID),
+    PermissionDenied: (403, _INVALID),
+    RateLimited: (429, _RATE),
     Unavailable: (503, _SERVER),
 }
 # What aiohttp itself refuses: status → (code, message).
@@ -44,6 +57,18 @@ class Failure:
     body: dict[str, Any]
     headers: dict[str, str]
 
+    @property
+    def reason(self) -> str:
+        """The error's code, in full."""
+        return self.headers.get("x-forebay-dropped-reason", _SERVER)
+
+    @property
+    def event(self) -> dict[str, Any]:
+        """The body for a stream whose headers are out: the time to come back stands in it."""
+        if "retry-after-ms" not in self.headers:
+            return self.body
+        return {"error": {**self.body["error"], "retry_after_ms": int(self.headers["retry-after-ms"])}}
+
 
 def failure_response(error: BaseException, jitter: Callable[[], float]) -> Failure:
     """Return the answer for any error.
@@ -63,16 +88,20 @@ def _refused(error: Refusal, jitter: Callable[[], float]) -> Failure:
     known = (_REFUSALS[ancestor] for ancestor in type(error).__mro__ if ancestor in _REFUSALS)
     status, kind = next(known, (400, _INVALID))
     if isinstance(error, Unavailable):
-        headers = _come_back(error.retry_after_s * jitter())
+        # A key's own bounds are exact: whoever comes back before that is refused again.
+        factor = max(1.0, jitter()) if isinstance(error, RateLimited) else jitter()
+        headers = _come_back(error.retry_after_s * factor)
     else:
         headers = {"x-should-retry": "false"}
+    if isinstance(error, InvalidKey):
+        headers["WWW-Authenticate"] = "Bearer"
     headers["x-forebay-dropped-reason"] = error.code
     return Failure(status, _body(error.message, kind, error.code, error.param), headers)
 
 
 def _come_back(seconds: float) -> dict[str, str]:
     seconds = min(_RETRY_S_MAX, max(_RETRY_S_MIN, seconds))
-    return {"Retry-After": str(math.ceil(seconds)), "retry-after-ms": str(round(1000 * seconds))}
+    return {"Retry-After": str(math.ceil(seconds)), "retry-after-ms": str(math.ceil(1000 * seconds))}
 
 
 def _route_failure(error: web.HTTPException) -> Failure:

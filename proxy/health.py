@@ -1,4 +1,4 @@
-"""Two questions: does the gateway live, and can it have a request answered now."""
+"""Does the gateway live, can it have a request answered now, and what has it been doing."""
 
 from typing import Any
 
@@ -7,14 +7,16 @@ from aiohttp import web
 from proxy.dispatch import Dispatcher
 from proxy.worker_link import WorkerLink
 from shared.clock import Clock
+from shared.metrics import CONTENT_TYPE, Metrics
 
 
 class Health:
-    """Handlers of /health/live and /health/ready."""
+    """Handlers of /health/live, /health/ready and /metrics. None of them asks for a key."""
 
-    def __init__(self, link: WorkerLink, dispatcher: Dispatcher, clock: Clock) -> None:
+    def __init__(self, link: WorkerLink, dispatcher: Dispatcher, metrics: Metrics, clock: Clock) -> None:
         self._link = link
         self._dispatcher = dispatcher
+        self._metrics = metrics
         self._clock = clock
 
     async def live(self, _request: web.Request) -> web.Response:
@@ -30,12 +32,37 @@ class Health:
             "status": status,
             "since_s": round(self._clock.now() - state.since, 1),
             "live": self._dispatcher.live,
-            "queued": self._dispatcher.queued,
-            "reserved_bytes": self._dispatcher.reserved_bytes,
+            "queued": self._dispatcher.admission.queued,
+            "reserved_bytes": self._dispatcher.admission.reserved_bytes,
             "resumed": self._dispatcher.resumed,
+            "lanes": self._lanes(),
             "worker": self._worker(),
         }
         return web.json_response(body, status=200 if ready else 503)
+
+    async def metrics(self, _request: web.Request) -> web.Response:
+        """Return all metrics in Prometheus' text format."""
+        admission, progress = self._dispatcher.admission, self._link.state.progress
+        self._metrics.forget_lanes()
+        for lane in admission.state.lanes:
+            self._metrics.queued.labels(lane.settings.name).set(len(lane))
+            self._metrics.running.labels(lane.settings.name).set(len(lane.running))
+        self._metrics.reserved_bytes.set(admission.reserved_bytes)
+        self._metrics.held_bytes.set(progress.kv_bytes if progress else 0)
+        self._metrics.house_seconds.set(admission.state.house_ms / 1000)
+        return web.Response(body=self._metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
+
+    def _lanes(self) -> dict[str, Any]:
+        now = self._clock.now()
+        return {
+            lane.settings.name: {
+                "queued": len(lane),
+                "running": len(lane.running),
+                "oldest_wait_s": round(lane.waits_s(now), 1),
+                "overloaded": lane.overload.lasting,
+            }
+            for lane in self._dispatcher.admission.state.lanes
+        }
 
     def _worker(self) -> dict[str, Any]:
         state = self._link.state
@@ -46,6 +73,7 @@ class Health:
             "kv_budget_bytes": hello.budget_bytes if hello else None,
             "step": progress.step if progress else None,
             "active_bytes": progress.memory.active_bytes if progress else None,
+            "kv_bytes": progress.kv_bytes if progress else None,
             "footprint_bytes": progress.memory.footprint_bytes if progress else None,
             "starts_in_s": self._starts_in_s(),
             "deaths": state.deaths,

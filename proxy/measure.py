@@ -1,10 +1,10 @@
-"""Parsed to Measured: tokenises in threads of its own, and refuses what can't fit the model."""
+"""Parsed to Measured: tokenises in threads of its own, and refuses what exceeds the request's bounds."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from proxy.request import ChatPrompt, IdsPrompt, Measured, Parsed, Prompt, TextPrompt
+from proxy.request import ChatPrompt, IdsPrompt, Measured, Parsed, Prompt, TextPrompt, Ticket
 from proxy.text_model import TextModel
 from shared.config import ProxySettings
 from shared.errors import ContextTooLong, InvalidRequest
@@ -16,41 +16,31 @@ _CHARS_PER_TOKEN_MAX: Final = 64
 
 
 class Measurer:
-    """Counts tokens off the event loop. The tokenizer lets go of the interpreter lock while it works.
+    """Counts tokens off the event loop. The tokenizer lets go of the interpreter lock while it works."""
 
-    `context_tokens` is what the gateway allows, at most the model's own.
-    """
-
-    def __init__(
-        self, text_model: TextModel, folder: ModelFolder, settings: ProxySettings, context_tokens: int
-    ) -> None:
+    def __init__(self, text_model: TextModel, folder: ModelFolder, settings: ProxySettings) -> None:
         self._text_model = text_model
         self._vocabulary = folder.vocabulary
-        self._max_tokens_default = settings.max_tokens_default
-        self.context_tokens = context_tokens
         self._threads = ThreadPoolExecutor(settings.tokenizer_threads, thread_name_prefix="tokenizer")
 
-    async def measure(self, parsed: Parsed) -> Measured:
+    async def measure(self, parsed: Parsed, ticket: Ticket) -> Measured:
         """Return the request with its prompts' ids and its answers' caps.
 
         Raises ContextTooLong if prompt and answer don't fit, InvalidRequest if the prompt can't be tokenised.
-        A prompt that is too long by any measure is refused before it is tokenised.
         """
-        for prompt in parsed.prompts:
-            self._refuse_hopeless(prompt)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._measure, parsed)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._measure, parsed, ticket)
 
     def close(self) -> None:
         """Give the threads back; what waits for one is cancelled."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _measure(self, parsed: Parsed) -> Measured:
+    def _measure(self, parsed: Parsed, ticket: Ticket) -> Measured:
         prompt_ids = tuple(map(self._ids, parsed.prompts))
         caps = tuple(
-            self._cap(len(ids), parsed.max_tokens, _field(prompt))
+            _cap(len(ids), parsed.max_tokens, _field(prompt), ticket)
             for ids, prompt in zip(prompt_ids, parsed.prompts, strict=True)
         )
-        return Measured(parsed, prompt_ids, caps)
+        return Measured(parsed, ticket, prompt_ids, caps)
 
     def _ids(self, prompt: Prompt) -> tuple[int, ...]:
         match prompt:
@@ -70,33 +60,47 @@ class Measurer:
             )
         return ids
 
-    def _cap(self, prompt_tokens: int, asked: int | None, field: str) -> int:
-        """Return the most tokens that the answer may have."""
-        context = self.context_tokens
-        if prompt_tokens >= context:
-            raise ContextTooLong(
-                f"This model's context is {context} tokens, answer included; "
-                f"the prompt alone has {prompt_tokens}.",
-                param=field,
-            )
-        if asked is None:
-            return min(self._max_tokens_default, context - prompt_tokens)
-        if prompt_tokens + asked > context:
-            raise ContextTooLong(
-                f"This model's context is {context} tokens; you asked for {prompt_tokens + asked}: "
-                f"{prompt_tokens} in the prompt and {asked} for the answer.",
-                param="max_tokens",
-            )
-        return asked
 
-    def _refuse_hopeless(self, prompt: Prompt) -> None:
+def refuse_hopeless(parsed: Parsed, ticket: Ticket) -> None:
+    """Raise for a request that is too long by any measure, before it is tokenised or queued.
+
+    Raises InvalidRequest if it asks for more tokens than its lane or key may, ContextTooLong for a prompt.
+    """
+    asked, most = parsed.max_tokens, ticket.max_tokens
+    if asked is not None and most is not None and asked > most.tokens:
+        raise InvalidRequest(
+            f"{most.owner} allows answers of at most {most.tokens} tokens; you asked for {asked}.",
+            param="max_tokens",
+        )
+    for prompt in parsed.prompts:
         chars = _chars(prompt)
-        if chars > self.context_tokens * _CHARS_PER_TOKEN_MAX:
+        if chars > ticket.context.tokens * _CHARS_PER_TOKEN_MAX:
             raise ContextTooLong(
-                f"This model's context is {self.context_tokens} tokens, answer included; "
-                f"the prompt alone has {chars} characters.",
-                param=_field(prompt),
+                f"{_context(ticket)}; the prompt alone has {chars} characters.", param=_field(prompt)
             )
+
+
+def _cap(prompt_tokens: int, asked: int | None, field: str, ticket: Ticket) -> int:
+    """Return the most tokens that the answer may have."""
+    context = ticket.context.tokens
+    if prompt_tokens >= context:
+        raise ContextTooLong(
+            f"{_context(ticket)}; the prompt alone has {prompt_tokens}.",
+            param=field,
+        )
+    if asked is None:
+        return min(ticket.max_tokens_default, context - prompt_tokens)
+    if prompt_tokens + asked > context:
+        raise ContextTooLong(
+            f"{_context(ticket)}; you asked for {prompt_tokens + asked}: "
+            f"{prompt_tokens} in the prompt and {asked} for the answer.",
+            param="max_tokens",
+        )
+    return asked
+
+
+def _context(ticket: Ticket) -> str:
+    return f"{ticket.context.owner} allows a context of {ticket.context.tokens} tokens, answer included"
 
 
 def _chars(prompt: Prompt) -> int:

@@ -10,48 +10,65 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from proxy.failures import failure_response
+from proxy.notes import NOTES, Notes
 from shared.clock import Clock
 from shared.errors import Refusal
 from shared.logs import Logger
 
-REQUEST_ID: Final = web.RequestKey("request_id", str)
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
-def request_boundary(clock: Clock, jitter: Callable[[], float], log: Logger) -> Middleware:
-    """Return the middleware. A client's own x-request-id is echoed if it is short and plain."""
+def request_boundary(
+    clock: Clock, jitter: Callable[[], float], refused: Callable[[str, str], None], log: Logger
+) -> Middleware:
+    """Return the middleware. A client's own x-request-id is echoed if it is short and plain.
+
+    `refused` is told of each refusal at arrival: its lane, "" where that isn't known, and its code.
+    """
 
     @web.middleware
     async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
-        request_id = _request_id(request)
-        request[REQUEST_ID] = request_id
+        notes = request[NOTES] = Notes(_request_id(request))
         started_at = clock.now()
         status = 499
         try:
-            response = await _answered(request, handler, jitter, log)
+            response = await _answered(request, handler, jitter, refused, log)
             status = response.status
         finally:
             ms = round(1000 * (clock.now() - started_at))
             tell = log.debug if request.path.startswith("/health/") else log.info
-            tell("request", id=request_id, path=request.path, status=status, ms=ms)
+            tell(
+                "request",
+                id=notes.request_id,
+                path=request.path,
+                lane=notes.served_by or None,
+                status=status,
+                ms=ms,
+            )
         if not response.prepared:
-            response.headers["x-request-id"] = request_id
+            response.headers.update(notes.headers())
         return response
 
     return boundary
 
 
 async def _answered(
-    request: web.Request, handler: Handler, jitter: Callable[[], float], log: Logger
+    request: web.Request,
+    handler: Handler,
+    jitter: Callable[[], float],
+    refused: Callable[[str, str], None],
+    log: Logger,
 ) -> web.StreamResponse:
     try:
         return await handler(request)
     except asyncio.CancelledError:
         raise
-    except (Refusal, web.HTTPException) as refused:
-        failure = failure_response(refused, jitter)
+    except (Refusal, web.HTTPException) as refusal:
+        failure = failure_response(refusal, jitter)
+        if request[NOTES].admitted is None:
+            refused(request[NOTES].lane, failure.reason)
     except Exception as error:
-        log.exception("request failed", id=request[REQUEST_ID], path=request.path)
+        log.exception("request failed", id=request[NOTES].request_id, path=request.path)
         if request.writer.output_size:
             raise  # Its head is out: all that's honest now is to close the connection.
         failure = failure_response(error, jitter)

@@ -36,7 +36,6 @@ HARMLESS: Final = frozenset(
         "prompt_cache_key",
         "prompt_cache_retention",
         "safety_identifier",
-        "service_tier",
         "store",
         "user",
     }
@@ -117,6 +116,7 @@ def _parsed(
         stops=fields.stop,
         stream=fields.stream,
         include_usage=fields.stream_options is not None and fields.stream_options.include_usage,
+        service_tier=fields.service_tier,
     )
 
 
@@ -224,6 +224,7 @@ class _Body(Fields):
     n: int = Field(1, ge=1, le=CHOICES_MAX)
     stream: bool = False
     stream_options: _StreamOptions | None = None
+    service_tier: str | None = None
 
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> Self:

@@ -6,6 +6,8 @@ Each step's output is the next one's only input, so what hasn't been measured ca
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from proxy.authenticate import Caller
+from shared.lane_settings import LaneSettings
 from shared.sampling import Sampling
 
 Endpoint = Literal["chat", "completions"]
@@ -40,7 +42,8 @@ class Parsed:
     """A well-formed request: every field checked, nothing counted yet.
 
     `choices` answers are made for each of `prompts`; `sampling.seed` is the client's or a random one, so that
-    a resumed answer meets the same noise; `sampling.choice` is 0 here. `max_tokens` None means unsaid.
+    a resumed answer meets the same noise; `sampling.choice` is 0 here. `max_tokens` and `service_tier` None
+    mean unsaid.
     """
 
     endpoint: Endpoint
@@ -52,6 +55,7 @@ class Parsed:
     stops: tuple[str, ...]
     stream: bool
     include_usage: bool
+    service_tier: str | None = None
 
     @property
     def answers(self) -> int:
@@ -59,9 +63,45 @@ class Parsed:
 
 
 @dataclass(frozen=True, slots=True)
+class Cap:
+    """A number of tokens, and whose bound it is, in words."""
+
+    tokens: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a request may have: who asks, in which lane it is served, and within which bounds.
+
+    `context` bounds prompt and answer together; `max_tokens` what may be asked for, None for no more than
+    the context; `deadline_s` is the longest wait for a start.
+    """
+
+    caller: Caller
+    lane: LaneSettings
+    context: Cap
+    max_tokens: Cap | None
+    deadline_s: float
+
+    @property
+    def max_tokens_default(self) -> int:
+        """What an answer gets that asks for no number."""
+        default = self.lane.max_tokens_default
+        return default if self.max_tokens is None else min(default, self.max_tokens.tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
-    """A request whose tokens are counted: ids and the answer's cap for each prompt, which fit the model."""
+    """A request whose tokens are counted: ids and the answer's cap for each prompt, within its ticket."""
 
     parsed: Parsed
+    ticket: Ticket
     prompt_ids: tuple[tuple[int, ...], ...]
     max_tokens: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """The most tokens that the request may take: each answer's prompt and cap."""
+        pairs = zip(self.prompt_ids, self.max_tokens, strict=True)
+        return self.parsed.choices * sum(len(ids) + most for ids, most in pairs)

@@ -10,17 +10,23 @@ from typing import Any, Final
 from aiohttp import web
 
 from proxy import bodies
+from proxy.admission.quota import Quotas
 from proxy.admitted import Admitted
+from proxy.authenticate import Caller, check_model
 from proxy.dispatch import Dispatcher
 from proxy.health import Health
-from proxy.measure import Measurer
-from proxy.middleware import REQUEST_ID
+from proxy.measure import Measurer, refuse_hopeless
+from proxy.notes import NOTES, Notes
 from proxy.parse import parse_chat, parse_completion
-from proxy.request import Parsed
+from proxy.policy import PolicyInForce
+from proxy.quota_use import QuotaUse
+from proxy.request import Parsed, Ticket
 from proxy.stream import EventStream, Reply, gather
 from proxy.text_model import TextModel
 from proxy.worker_link import WorkerLink
+from shared.clock import Clock
 from shared.errors import ModelNotFound
+from shared.lane_settings import LaneSettings
 from shared.limits import BODY_BYTES_MAX, KIB
 
 Parser = Callable[[bytes, Callable[[], int]], Parsed]
@@ -34,11 +40,14 @@ class Service:
     """What the handlers need. `names` are the model's names; the first is its real one."""
 
     names: tuple[str, ...]
+    policy: PolicyInForce
+    quotas: Quotas
     text_model: TextModel
     measurer: Measurer
     dispatcher: Dispatcher
     link: WorkerLink
     health: Health
+    clock: Clock
     jitter: Callable[[], float]
     seeds: Callable[[], int]
     fingerprint: str
@@ -62,6 +71,7 @@ class Routes:
                 web.get("/v1/models/{id:.+}", self.model),
                 web.get("/health/live", health.live),
                 web.get("/health/ready", health.ready),
+                web.get("/metrics", health.metrics),
             ]
         )
 
@@ -71,23 +81,41 @@ class Routes:
     async def completions(self, request: web.Request) -> web.StreamResponse:
         return await self._serve(request, parse_completion)
 
-    async def models(self, _request: web.Request) -> web.Response:
-        return web.json_response(bodies.model_list([self._served(name) for name in self._service.names]))
+    async def models(self, request: web.Request) -> web.Response:
+        names = self._service.names if self._allows(self._caller(request)) else ()
+        return web.json_response(bodies.model_list([self._served(name) for name in names]))
 
     async def model(self, request: web.Request) -> web.Response:
-        return web.json_response(bodies.model(self._served(self._checked_name(request.match_info["id"]))))
+        name = self._checked_name(self._caller(request), request.match_info["id"])
+        return web.json_response(bodies.model(self._served(name)))
 
     # --- a request's way ----------------------------------------------------------------------------------
 
     async def _serve(self, request: web.Request, parse: Parser) -> web.StreamResponse:
-        """Parse, measure, admit, and stay with it until its last token."""
+        """Know who asks, parse, measure, admit, and stay with it until its last token."""
         _check_content(request)
-        parsed = await self._parsed(await self._body(request), parse)
-        self._checked_name(parsed.model)
-        with self._service.dispatcher.arriving(parsed.answers):
-            measured = await self._service.measurer.measure(parsed)
-        with self._service.dispatcher.admit(measured, request[REQUEST_ID]) as admitted:
-            return await self._answer(request, admitted)
+        caller, notes = self._caller(request), request[NOTES]
+        quota = QuotaUse(self._service.quotas, caller, self._service.clock)
+        notes.rate_headers = quota.headers
+        with quota:
+            parsed = await self._parsed(await self._body(request), parse)
+            ticket = self._ticket(request, caller, parsed)
+            notes.lane = ticket.lane.name
+            refuse_hopeless(parsed, ticket)
+            with self._service.dispatcher.arriving(parsed.answers, ticket):
+                measured = await self._service.measurer.measure(parsed, ticket)
+            quota.charge(measured.tokens)
+            with self._service.dispatcher.admit(measured, notes.request_id) as admitted:
+                notes.admitted = quota.admitted = admitted
+                return await self._answer(request, notes, admitted)
+
+    def _caller(self, request: web.Request) -> Caller:
+        return self._service.policy.now.keys.authenticate(request.headers)
+
+    def _ticket(self, request: web.Request, caller: Caller, parsed: Parsed) -> Ticket:
+        """Return what the request may have, if it names a model, a lane and a tier that are here."""
+        self._checked_name(caller, parsed.model)
+        return self._service.policy.now.lanes.ticket(caller, parsed, request.headers)
 
     async def _body(self, request: web.Request) -> bytes:
         try:
@@ -102,38 +130,52 @@ class Routes:
             return parse(body, self._service.seeds)
         return await asyncio.to_thread(parse, body, self._service.seeds)
 
-    async def _answer(self, request: web.Request, admitted: Admitted) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, notes: Notes, admitted: Admitted) -> web.StreamResponse:
         parsed = admitted.measured.parsed
-        head = self._head(parsed)
+        head = self._head(admitted)
         reply = Reply(admitted, self._service.text_model)
         if parsed.stream:
             stream = EventStream(request, reply, head, admitted, self._service.jitter)
-            return await stream.run(lambda: _headers(request, admitted))
+            return await stream.run(notes.headers)
         body = await gather(reply, head, admitted)
-        return web.json_response(body, headers=_headers(request, admitted))
+        return web.json_response(body)
 
-    def _head(self, parsed: Parsed) -> bodies.Head:
+    def _head(self, admitted: Admitted) -> bodies.Head:
+        parsed = admitted.measured.parsed
         return bodies.Head(
             id=_ID_PREFIXES[parsed.endpoint] + secrets.token_hex(12),
             created=int(time.time()),
             model=parsed.model,
             system_fingerprint=self._service.fingerprint,
+            service_tier=admitted.measured.ticket.lane.answer_tier,
         )
 
     # --- models -------------------------------------------------------------------------------------------
 
-    def _checked_name(self, name: str) -> str:
-        if name not in self._service.names:
+    def _checked_name(self, caller: Caller, name: str) -> str:
+        """Return the name of a model that is served here and that the caller may use, or refuse it."""
+        served = name in self._service.names
+        if not (served and self._allows(caller)):
+            check_model(caller, name)
+        if not served:
             known = ", ".join(self._service.names)
             raise ModelNotFound(
                 f"The model {name[:100]!r} is not served here; this is: {known}.", param="model"
             )
         return name
 
+    def _allows(self, caller: Caller) -> bool:
+        """Whether a key may use the served model, under any of its names."""
+        return caller.models is None or not set(caller.models).isdisjoint(self._service.names)
+
     def _served(self, name: str) -> bodies.ServedModel:
         """Return a model with what the worker found out about it."""
         hello = self._service.link.state.hello
-        capabilities: dict[str, Any] = {"context_tokens": self._service.measurer.context_tokens}
+        lanes = self._service.policy.now.lanes
+        capabilities: dict[str, Any] = {
+            "context_tokens": lanes.context_tokens,
+            "lanes": {lane.name: _lane_facts(lane, lanes.context_tokens) for lane in lanes.lanes},
+        }
         if hello is not None:
             capabilities |= {
                 "family": hello.facts.family,
@@ -145,17 +187,18 @@ class Routes:
         return bodies.ServedModel(name, self._service.created, capabilities)
 
 
-def _headers(request: web.Request, admitted: Admitted) -> dict[str, str]:
-    return {
-        "x-request-id": request[REQUEST_ID],
-        "x-forebay-queue-ms": str(admitted.queue_ms),
-        "x-forebay-attempts": str(admitted.attempts),
-    }
-
-
 def _check_content(request: web.Request) -> None:
     """Take JSON, and bodies that don't say what they are, of a bounded length: before any of it is read."""
     if (request.content_length or 0) > BODY_BYTES_MAX:
         raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, request.content_length or 0)
     if "Content-Type" in request.headers and request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType
+
+
+def _lane_facts(lane: LaneSettings, context_tokens: int) -> dict[str, Any]:
+    return {
+        "service_tiers": lane.tiers,
+        "context_tokens": min(context_tokens, lane.context_tokens or context_tokens),
+        "max_tokens": lane.max_tokens,
+        "deadline_s": lane.deadline_s,
+    }

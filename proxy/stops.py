@@ -23,6 +23,8 @@ class StopFilter:
 
     def feed(self, text: str) -> str:
         """Return what can be shown now."""
+        if not self._stops:
+            return text
         if self._stopped:
             return ""
         text = self._held + text

@@ -1,14 +1,13 @@
 """From an admitted request's events to a response: gathered into one body, or streamed as SSE."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
 
-from proxy.admitted import Admitted, AnswerEnded, Event, RequestFailed, TokenCame
+from proxy.admitted import Admitted, AnswerEnded, Event, NothingCame, RequestFailed, TokenCame
 from proxy.answer_text import AnswerText
 from proxy.bodies import (
     Answer,
@@ -21,14 +20,14 @@ from proxy.bodies import (
     chat_completion,
     text_completion,
 )
+from proxy.event_blocks import DONE, TextBlocks, block
 from proxy.failures import failure_response
+from proxy.silence import Silence
 from proxy.text_model import TextModel
 from shared.errors import Refusal
 from shared.limits import KEEPALIVE_INTERVAL_S
 
 _SSE_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
-_DONE: Final = b"data: [DONE]\n\n"
-_KEEPALIVE: Final = b": keep-alive\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +76,8 @@ class Reply:
                 return self._take_token(answer, token)
             case AnswerEnded(answer, reason):
                 return self._take_end(answer, reason)
+            case NothingCame():
+                return []
 
     def _take_token(self, answer: int, token: int) -> list[Piece]:
         """Show what a token adds. An answer that a stop string has ended says nothing more."""
@@ -125,23 +126,26 @@ class EventStream:
         parsed = admitted.measured.parsed
         kind = ChatChunks if parsed.endpoint == "chat" else CompletionChunks
         self._chunks: Chunks = kind(head, include_usage=parsed.include_usage)
+        self._texts = [TextBlocks(self._chunks, sequence.answer) for sequence in admitted.sequences]
+        self._silence = Silence(admitted.events, KEEPALIVE_INTERVAL_S, asyncio.get_running_loop())
         self._include_usage = parsed.include_usage
 
     async def run(self, headers: Callable[[], dict[str, str]]) -> web.StreamResponse:
         """Stream all answers; return the response. Raises a Refusal only while nothing was sent."""
-        news = self._news()
-        first = await anext(news)
-        response = web.StreamResponse(headers={**_SSE_HEADERS, **headers()})
-        await response.prepare(self._request)
-        await response.write(self._opening() + first)
-        async for block in news:
-            await response.write(block)
+        with self._silence:
+            news = self._news()
+            first = await anext(news)
+            response = web.StreamResponse(headers={**_SSE_HEADERS, **headers()})
+            await response.prepare(self._request)
+            await response.write(self._opening() + first)
+            async for blocks in news:
+                await response.write(blocks)
         await response.write_eof()
         return response
 
     def _opening(self) -> bytes:
         return b"".join(
-            _event(chunk)
+            block(chunk)
             for sequence in self._admitted.sequences
             for chunk in self._chunks.opening(sequence.answer)
         )
@@ -151,32 +155,24 @@ class EventStream:
         sent = False
         try:
             while not self._reply.complete:
-                block = await self._next_block()
-                if block or not sent:
-                    yield block
+                blocks = self._blocks(await self._reply.pieces()) or self._silence.comment()
+                if blocks or not sent:
+                    self._silence.ended()
+                    yield blocks
                     sent = True
         except Refusal as refusal:
             if not sent:
                 raise
-            yield _event(failure_response(refusal, self._jitter).body)
+            yield block(failure_response(refusal, self._jitter).event)
             return
-        usage = _event(self._chunks.usage(self._reply.usage)) if self._include_usage else b""
-        yield usage + _DONE
+        usage = block(self._chunks.usage(self._reply.usage)) if self._include_usage else b""
+        yield usage + DONE
 
-    async def _next_block(self) -> bytes:
-        try:
-            async with asyncio.timeout(KEEPALIVE_INTERVAL_S):
-                pieces = await self._reply.pieces()
-        except TimeoutError:
-            return _KEEPALIVE
-        return b"".join(_event(chunk) for piece in pieces for chunk in self._chunks_of(piece))
-
-    def _chunks_of(self, piece: Piece) -> list[dict[str, Any]]:
-        chunks = [self._chunks.text(piece.answer, piece.text)] if piece.text else []
-        if piece.reason is not None:
-            chunks.append(self._chunks.ending(piece.answer, piece.reason))
-        return chunks
-
-
-def _event(body: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    def _blocks(self, pieces: list[Piece]) -> bytes:
+        blocks = b""
+        for piece in pieces:
+            if piece.text:
+                blocks += self._texts[piece.answer].block(piece.text)
+            if piece.reason is not None:
+                blocks += block(self._chunks.ending(piece.answer, piece.reason))
+        return blocks

@@ -22,6 +22,7 @@ from shared.messages import (
     Finished,
     Hello,
     Message,
+    Parked,
     Ping,
     Progress,
     Starting,
@@ -38,9 +39,11 @@ class LinkEvents(Protocol):
 
     def worker_came(self, hello: Hello) -> None: ...
     def worker_went(self, cause: str) -> None: ...
+    def worker_delayed(self, starts_at: float) -> None: ...
     def stepped(self, step: Step) -> None: ...
     def finished(self, finished: Finished) -> None: ...
     def failed(self, failed: Failed) -> None: ...
+    def parked(self, parked: Parked) -> None: ...
     def progressed(self, progress: Progress) -> None: ...
 
 
@@ -129,6 +132,8 @@ class WorkerLink:
                     self._events.finished(message)
                 case Failed():
                     self._events.failed(message)
+                case Parked():
+                    self._events.parked(message)
                 case Progress():
                     self.state = replace(self.state, progress=message)
                     self._events.progressed(message)
@@ -162,9 +167,14 @@ class WorkerLink:
             case Exited():
                 self._take_exit(message)
             case BackingOff() if self.state.status != "ready":
-                self.state = replace(self.state, retry_at=self._clock.now() + message.delay_s)
+                self._take_delay(self._clock.now() + message.delay_s)
             case _:
                 pass
+
+    def _take_delay(self, starts_at: float) -> None:
+        assert self._events is not None
+        self.state = replace(self.state, retry_at=starts_at)
+        self._events.worker_delayed(starts_at)
 
     def _is_older(self, epoch: int) -> bool:
         """Epochs grow, so this one's word came late: it must not take the place of the life after it."""

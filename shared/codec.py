@@ -25,6 +25,8 @@ from shared.messages import (
     Finished,
     Hello,
     Message,
+    Park,
+    Parked,
     Ping,
     Progress,
     Starting,
@@ -45,6 +47,8 @@ _KINDS: Final[dict[int, type[Message]]] = {
     9: Starting,
     10: Exited,
     11: BackingOff,
+    12: Park,
+    13: Parked,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 

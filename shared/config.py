@@ -9,9 +9,9 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -21,7 +21,15 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as UnreadableSource
 
 from shared.errors import SettingsError
-from shared.limits import CONTEXT_TOKENS_MAX, SLOTS_MAX
+from shared.lane_settings import (
+    BATCH,
+    INTERACTIVE,
+    AdmissionSettings,
+    LaneProblem,
+    LaneSettings,
+    check_lanes,
+)
+from shared.limits import CONTEXT_TOKENS_MAX, RESUMES_MAX, SLOTS_MAX
 
 _PREFIX: Final = "FOREBAY_"
 
@@ -40,11 +48,9 @@ class LogSettings(_Table):
 class ProxySettings(_Table):
     """The front door."""
 
-    queue_places: int = Field(256, ge=1, le=100_000, description="answers that may wait for the worker")
-    max_tokens_default: int = Field(
-        4096, ge=1, le=CONTEXT_TOKENS_MAX, description="when a request names none"
+    resumes_max: int = Field(
+        2, ge=0, le=RESUMES_MAX, description="how often a worker's death may interrupt one answer"
     )
-    resumes_max: int = Field(2, ge=0, le=8, description="how often a worker's death may interrupt one answer")
     tokenizer_threads: int = Field(1, ge=1, le=16)
     request_timeout_s: float = Field(60.0, gt=0, le=3600, description="what a client gets to send a request")
     drain_s: float = Field(25.0, ge=0, le=600, description="what running answers get on SIGTERM")
@@ -59,9 +65,6 @@ class WorkerSettings(_Table):
     )
     kv_budget_mb: int | None = Field(None, ge=1, description="bytes for KV caches; default from the device")
     memory_fraction: float = Field(0.8, gt=0, le=0.95, description="of the device's working set, all told")
-    prefill_quantum_ms: float = Field(
-        250.0, ge=10, le=10_000, description="prefill between two decode steps; 4x in a burst"
-    )
     load_deadline_s: float = Field(300.0, ge=1, description="without any progress while loading")
     hang_floor_s: float = Field(5.0, ge=0.5, description="silence of a busy loop that is still no hang")
     stderr_lives_kept: int = Field(20, ge=1, le=1000, description="stderr files of past lives")
@@ -81,6 +84,16 @@ class Settings(BaseSettings):
     log: LogSettings = LogSettings()
     proxy: ProxySettings = ProxySettings()
     worker: WorkerSettings = WorkerSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    lanes: tuple[LaneSettings, ...] = Field((INTERACTIVE, BATCH), description="the highest first")
+
+    @model_validator(mode="after")
+    def _lanes_agree(self) -> Self:
+        check_lanes(self.lanes)
+        reserved = sum(lane.reserved_slots for lane in self.lanes)
+        if reserved >= max(2, self.worker.slots):
+            raise LaneProblem(f"the lanes reserve {reserved} slots, of {self.worker.slots} in all")
+        return self
 
     @property
     def home_folder(self) -> Path:
@@ -131,9 +144,9 @@ def _read_toml(file: Path | None) -> dict[str, Any]:
 def _known_keys(table: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in table.model_fields.items():
         yield prefix + name
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _known_keys(kind, f"{prefix}{name}.")
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _known_keys(kind, f"{prefix}{name}.")
 
 
 def _nearest(key: str) -> str:
@@ -157,8 +170,10 @@ def _explain(problem: ValidationError) -> str:
 def _explain_one(kind: str, place: tuple[int | str, ...], message: str) -> str:
     key = ".".join(str(part) for part in place)
     if kind == "extra_forbidden":
-        return f"{key} is no known setting{_nearest(key)}"
-    return f"{key}: {message}"
+        plain = ".".join(part for part in place if isinstance(part, str))
+        return f"{key} is no known setting{_nearest(plain)}"
+    message = message.removeprefix("Value error, ")
+    return f"{key}: {message}" if key else message
 
 
 def child_environment(**extra: str) -> dict[str, str]:

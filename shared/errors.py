@@ -5,8 +5,12 @@ ForebayError
 │   ├── InvalidRequest           the request can't be served as it is, and never will be
 │   │   └── ContextTooLong       more tokens than the model or the lane allows
 │   ├── ModelNotFound            no such model here
+│   ├── InvalidKey               no API key, or none that is known here
+│   ├── PermissionDenied         the key may not do this
 │   └── Unavailable              not now; comes with retry_after_s
-│       ├── Overloaded           the queue or the memory is full
+│       ├── RateLimited          the key's own bounds
+│       ├── Overloaded           the queue or the memory is full, or the wait would be too long
+│       ├── QueueTimeout         it waited as long as its lane allows
 │       ├── Loading              the model isn't loaded yet
 │       ├── Draining             the gateway is going down
 │       └── WorkerCrashed        the worker died and the request's resumes are used up
@@ -49,6 +53,18 @@ class ModelNotFound(Refusal):
     code = "model_not_found"
 
 
+class InvalidKey(Refusal):
+    """No API key where one is needed, or one that isn't known here."""
+
+    code = "invalid_api_key"
+
+
+class PermissionDenied(Refusal):
+    """The key is known, and may not do this."""
+
+    code = "permission_denied"
+
+
 class Unavailable(Refusal):
     """Not now. `retry_after_s` is an honest time to come back, in seconds within [1, 60]."""
 
@@ -59,8 +75,20 @@ class Unavailable(Refusal):
         self.retry_after_s = min(60.0, max(1.0, retry_after_s))
 
 
+class RateLimited(Unavailable):
+    """A key is over its own bounds: requests or tokens a minute, requests at a time, or its queue share."""
+
+    code = "rate_limit_exceeded"
+
+
+class QueueTimeout(Unavailable):
+    """The request waited as long as its lane allows, and nothing of it has run."""
+
+    code = "queue_timeout"
+
+
 class Overloaded(Unavailable):
-    """The queue is full, or memory is."""
+    """The queue is full, or memory is, or the wait would exceed the deadline."""
 
     code = "server_is_overloaded"
 

@@ -5,6 +5,13 @@ from typing import Final
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
+
+def require(holds: bool, problem: str) -> None:
+    """Raise ValueError with these words unless a value is within its bounds."""
+    if not holds:
+        raise ValueError(problem)
+
+
 # HTTP, in the proxy.
 BODY_BYTES_MAX: Final = 16 * MIB
 BODY_DEPTH_MAX: Final = 64
@@ -32,12 +39,18 @@ NAME_CHARS_MAX: Final = 128
 TEXT_CHARS_MAX: Final = 4 * KIB
 SLOTS_MAX: Final = 256
 RECORDS_MAX: Final = 4 * SLOTS_MAX  # rows of a step, or names that a worker holds
-ATTEMPTS_MAX: Final = 16
+ATTEMPTS_MAX: Final = 32
+LANES_MAX: Final = 16
+QUANTUM_MS_MAX: Final = 10_000.0
 HIGH_WATER_FRAMES: Final = 4096
 FRAMES_PER_DRAIN_MAX: Final = 256
 
 # A Unix socket's path: macOS allows 104 bytes with the closing zero, Linux 108.
 SOCKET_PATH_BYTES_MAX: Final = 100
+
+# Parks of one answer, after which it runs to its end; with its resumes they stay below ATTEMPTS_MAX.
+PARKS_MAX: Final = 3
+RESUMES_MAX: Final = 8
 
 # Time between signs of life.
 PING_INTERVAL_S: Final = 1.0
@@ -46,6 +59,7 @@ PROGRESS_INTERVAL_S: Final = 1.0
 KEEPALIVE_INTERVAL_S: Final = 10.0
 
 assert 5 * 2 * CONTEXT_TOKENS_MAX < FRAME_BYTES_MAX, "a Submit of a full context must fit in a frame"
+assert 1 + PARKS_MAX + RESUMES_MAX <= ATTEMPTS_MAX
 assert CHOICES_MAX <= SEQUENCES_PER_REQUEST_MAX
 assert PROMPTS_MAX <= SEQUENCES_PER_REQUEST_MAX
 assert BODY_BYTES_MAX <= FRAME_BYTES_MAX

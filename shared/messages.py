@@ -8,72 +8,34 @@ sequences. `attempt` counts how often it was submitted, from 1.
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from shared.limits import ATTEMPTS_MAX, CONTEXT_TOKENS_MAX, NAME_CHARS_MAX, SLOTS_MAX, VOCABULARY_MAX
+from shared.limits import (
+    ATTEMPTS_MAX,
+    CONTEXT_TOKENS_MAX,
+    LANES_MAX,
+    NAME_CHARS_MAX,
+    QUANTUM_MS_MAX,
+    SLOTS_MAX,
+    VOCABULARY_MAX,
+    require,
+)
+from shared.model_facts import ModelFacts
 from shared.sampling import Sampling
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 
 FinishReason = Literal["stop", "length"]
 Phase = Literal["loading", "idle", "prefill", "decode"]
 DeathCause = Literal["memory", "crash", "loop_exception", "hang", "stuck_load", "planned", "cannot_load"]
 
 
-def _require(holds: bool, problem: str) -> None:
-    if not holds:
-        raise ValueError(problem)
-
-
 def _require_ids(ids: tuple[int, ...], what: str) -> None:
-    _require(len(ids) <= CONTEXT_TOKENS_MAX, f"{what}: too many ids")
-    _require(not ids or (min(ids) >= 0 and max(ids) < VOCABULARY_MAX), f"{what}: id out of range")
+    require(len(ids) <= CONTEXT_TOKENS_MAX, f"{what}: too many ids")
+    require(not ids or (min(ids) >= 0 and max(ids) < VOCABULARY_MAX), f"{what}: id out of range")
 
 
 def _require_place(sequence: str, attempt: int) -> None:
-    _require(0 < len(sequence) <= NAME_CHARS_MAX, "sequence: bad length")
-    _require(1 <= attempt <= ATTEMPTS_MAX, "attempt out of range")
-
-
-# --- what a model is and costs ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What the worker measured and classified when it loaded the model.
-
-    `kv_bytes_per_token` is for one row. The batch has places for a multiple of `kv_pad_rows` rows, each of a
-    multiple of `kv_pad_tokens` tokens. `fixed_bytes_per_row` is state that doesn't grow (SSM, convolutions).
-    `batches` False means that one row runs at a time, and `why_not` says why.
-    """
-
-    fingerprint: str
-    family: str
-    context_tokens: int
-    vocabulary: int
-    weights_bytes: int
-    kv_bytes_per_token: int
-    kv_pad_tokens: int
-    kv_pad_rows: int
-    fixed_bytes_per_row: int
-    batches: bool
-    why_not: str
-
-    def __post_init__(self) -> None:
-        _require(1 <= self.context_tokens <= CONTEXT_TOKENS_MAX, "context_tokens out of range")
-        _require(1 <= self.vocabulary <= VOCABULARY_MAX, "vocabulary out of range")
-        _require(self.kv_pad_tokens >= 1 and self.kv_pad_rows >= 1, "padding must be positive")
-        costs = (self.weights_bytes, self.kv_bytes_per_token, self.fixed_bytes_per_row)
-        _require(min(costs) >= 0, "bytes must not be negative")
-
-    def batch_bytes(self, rows: int, longest: int) -> int:
-        """Return what a padded batch of `rows` takes, the longest having `longest` tokens, in bytes.
-
-        One row more is counted than the batch has places for: it is being prefilled or copied in.
-        """
-        if not rows:
-            return 0
-        places = -(-rows // self.kv_pad_rows) * self.kv_pad_rows + 1
-        tokens = -(-(longest + 1) // self.kv_pad_tokens) * self.kv_pad_tokens
-        return places * (tokens * self.kv_bytes_per_token + self.fixed_bytes_per_row)
+    require(0 < len(sequence) <= NAME_CHARS_MAX, "sequence: bad length")
+    require(1 <= attempt <= ATTEMPTS_MAX, "attempt out of range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +53,11 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Run this sequence: prefill prompt and emitted ids, then go on at index len(emitted_ids)."""
+    """Run this sequence: prefill prompt and emitted ids, then go on at index len(emitted_ids).
+
+    `rank` is its lane's place in the order of lanes, 0 for the first; `quantum_ms` is what one piece of its
+    prefill may take, which is what others wait for.
+    """
 
     epoch: int
     sequence: str
@@ -101,19 +67,34 @@ class Submit:
     max_tokens: int
     stop_ids: tuple[int, ...]
     sampling: Sampling
+    rank: int
+    quantum_ms: float
 
     def __post_init__(self) -> None:
         _require_place(self.sequence, self.attempt)
-        _require(len(self.prompt_ids) >= 1, "prompt_ids: empty")
+        require(len(self.prompt_ids) >= 1, "prompt_ids: empty")
         _require_ids(self.prompt_ids, "prompt_ids")
         _require_ids(self.emitted_ids, "emitted_ids")
         _require_ids(self.stop_ids, "stop_ids")
-        _require(len(self.emitted_ids) < self.max_tokens <= CONTEXT_TOKENS_MAX, "max_tokens out of range")
+        require(len(self.emitted_ids) < self.max_tokens <= CONTEXT_TOKENS_MAX, "max_tokens out of range")
+        require(0 <= self.rank < LANES_MAX, "rank out of range")
+        require(0 < self.quantum_ms <= QUANTUM_MS_MAX, "quantum_ms out of range")
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """Forget this sequence at the next step; unknown ones are ignored."""
+
+    epoch: int
+    sequence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Give up this sequence's row and memory at the next step, and say Parked; unknown ones are ignored.
+
+    It comes back as a Submit of the next attempt. What was kept of it meanwhile is the worker's affair.
+    """
 
     epoch: int
     sequence: str
@@ -132,17 +113,23 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A worker has loaded its model (or met a new proxy) and runs nothing."""
+    """A worker has loaded its model (or met a new proxy) and runs nothing.
+
+    The two times are what its warm-up measured: a token's share of a prefill, and a decode step of one row.
+    """
 
     epoch: int
     worker: str
     facts: ModelFacts
     budget_bytes: int
     slots: int
+    prefill_ms_per_token: float
+    decode_ms_per_step: float
 
     def __post_init__(self) -> None:
-        _require(1 <= self.slots <= SLOTS_MAX, "slots out of range")
-        _require(self.budget_bytes >= 0, "budget_bytes must not be negative")
+        require(1 <= self.slots <= SLOTS_MAX, "slots out of range")
+        require(self.budget_bytes >= 0, "budget_bytes must not be negative")
+        require(min(self.prefill_ms_per_token, self.decode_ms_per_step) >= 0, "times must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,18 +143,42 @@ class StepRow:
 
     def __post_init__(self) -> None:
         _require_place(self.sequence, self.attempt)
-        _require(0 <= self.index < CONTEXT_TOKENS_MAX, "index out of range")
-        _require(0 <= self.token < VOCABULARY_MAX, "token out of range")
+        require(0 <= self.index < CONTEXT_TOKENS_MAX, "index out of range")
+        require(0 <= self.token < VOCABULARY_MAX, "token out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillShare:
+    """What prefilling `tokens` of one sequence took of the device since the last Step, in milliseconds."""
+
+    sequence: str
+    attempt: int
+    tokens: int
+    gpu_ms: float
+
+    def __post_init__(self) -> None:
+        _require_place(self.sequence, self.attempt)
+        require(0 <= self.tokens <= CONTEXT_TOKENS_MAX, "tokens out of range")
+        require(self.gpu_ms >= 0, "gpu_ms must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decode step: a token for each row that has one. `step_ms` is the time since the last step."""
+    """One decode step: a token for each row that has one, and what was prefilled since the step before.
+
+    `step_ms` is the step's time on the device, `row_ms` each row's share of it. A turn that only prefills
+    says so in a Step without rows, whose times are 0.
+    """
 
     epoch: int
     step: int
     step_ms: float
+    row_ms: float
     rows: tuple[StepRow, ...]
+    prefills: tuple[PrefillShare, ...]
+
+    def __post_init__(self) -> None:
+        require(min(self.step_ms, self.row_ms) >= 0, "times must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +203,25 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Parked:
+    """The sequence gave up its row after `index` tokens, all of which were sent before."""
+
+    epoch: int
+    sequence: str
+    attempt: int
+    index: int
+
+    def __post_init__(self) -> None:
+        _require_place(self.sequence, self.attempt)
+        require(0 <= self.index < CONTEXT_TOKENS_MAX, "index out of range")
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A sign of life from the loop itself: what it is about to do and how long that should take.
 
     `running` names every sequence the worker holds, so that the proxy can find what got lost on the wire.
+    `kv_bytes` is what their caches hold now, to be compared with what was reserved for them.
     """
 
     epoch: int
@@ -204,6 +230,7 @@ class Progress:
     expected_ms: float
     ping: int
     running: tuple[str, ...]
+    kv_bytes: int
     memory: MemoryReading
 
 
@@ -235,5 +262,17 @@ class BackingOff:
 
 
 Message = (
-    Submit | Cancel | Ping | Hello | Step | Finished | Failed | Progress | Starting | Exited | BackingOff
+    Submit
+    | Cancel
+    | Ping
+    | Hello
+    | Step
+    | Finished
+    | Failed
+    | Progress
+    | Starting
+    | Exited
+    | BackingOff
+    | Park
+    | Parked
 )

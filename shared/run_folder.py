@@ -12,10 +12,11 @@ from shared.errors import SettingsError
 from shared.limits import SOCKET_PATH_BYTES_MAX
 
 _SOCKET_NAME = "wire"
+_ADMIN_NAME = "admin"
 
 
 class RunFolder:
-    """A folder of mode 0700 with the wire's socket in it.
+    """A folder of mode 0700 with the wire's socket in it, and the operator's.
 
     Under a home whose path is too long for a Unix socket, the folder lies in the system's temporary folder,
     named by a hash of the home, so that proxy and worker find the same one.
@@ -23,13 +24,18 @@ class RunFolder:
 
     def __init__(self, home: Path, port: int) -> None:
         self.path = home / "run" / str(port)
-        if len(os.fsencode(self.socket)) > SOCKET_PATH_BYTES_MAX:
+        if len(os.fsencode(self.admin_socket)) > SOCKET_PATH_BYTES_MAX:
             digest = hashlib.sha256(f"{os.getuid()}:{self.path}".encode()).hexdigest()[:16]
             self.path = Path(tempfile.gettempdir()) / f"forebay-{digest}"
 
     @property
     def socket(self) -> Path:
         return self.path / _SOCKET_NAME
+
+    @property
+    def admin_socket(self) -> Path:
+        """Where the operator's orders come in."""
+        return self.path / _ADMIN_NAME
 
     @property
     def endpoint(self) -> str:
@@ -70,4 +76,5 @@ class RunLock:
     ) -> None:
         assert self._file is not None
         self.folder.socket.unlink(missing_ok=True)
+        self.folder.admin_socket.unlink(missing_ok=True)
         self._file.close()

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 import mlx.core as mx
 
 from shared.sampling import noise_key
+from worker.cache_kinds import trim_windows
 from worker.model import LoadedModel
 from worker.padded import Prefilled
 from worker.plan import Chunk, similar_lengths
@@ -69,6 +70,7 @@ class BatchEngine:
         self._loaded = loaded
         self._caches = caches
         self._prefills: dict[Sequence, Prefilled] = {}
+        self._prefill_bytes_known: int | None = 0
         self._rows: list[Sequence] = []
         self._sampler: BatchSampler | None = None
         self._steps: deque[_Launched] = deque()
@@ -83,21 +85,25 @@ class BatchEngine:
 
     @property
     def _prefill_bytes(self) -> int:
-        caches = {id(cache): cache for prefilled in self._prefills.values() for cache in prefilled.caches}
-        return sum(int(cache.nbytes) for cache in caches.values())
+        if self._prefill_bytes_known is None:
+            caches = {id(cache): cache for held in self._prefills.values() for cache in held.caches}
+            self._prefill_bytes_known = sum(int(cache.nbytes) for cache in caches.values())
+        return self._prefill_bytes_known
 
     # --- one turn -----------------------------------------------------------------------------------------
 
     def drop(self, sequences: Seq[Sequence]) -> None:
         """Free what these sequences hold."""
         for sequence in sequences:
-            self._prefills.pop(sequence, None)
+            if self._prefills.pop(sequence, None) is not None:
+                self._prefill_bytes_known = None
             if sequence in self._rows:
                 self._leave(sequence)
 
     def prefill(self, chunks: Seq[Chunk]) -> float:
         """Prefill these chunks; return the milliseconds it took. Whole short prompts share a forward pass."""
         started_at = time.perf_counter()
+        self._prefill_bytes_known = None
         whole = [chunk for chunk in chunks if self._loaded.facts.batches and chunk.is_whole_prefill]
         for together in similar_lengths(whole):
             self._prefill_together(together)
@@ -144,6 +150,7 @@ class BatchEngine:
         """Prefill the next piece of one prompt."""
         prefilled = self._prefilled(chunk.sequence)
         self._loaded.model(mx.array([chunk.ids]), cache=prefilled.caches)
+        trim_windows(prefilled.caches)
 
     def _prefill_together(self, chunks: Seq[Chunk]) -> None:
         """Prefill whole prompts as one batch, padded on the right: what is causal never sees the padding."""
@@ -170,6 +177,7 @@ class BatchEngine:
         self._caches.join(self._prefilled(sequence), sequence.prefilled)
         self._rows.append(sequence)
         del self._prefills[sequence]
+        self._prefill_bytes_known = None
         self._sampler = None
 
     def _inputs_after(self, rows: Seq[Sequence]) -> mx.array:

@@ -6,7 +6,7 @@ from typing import Final, NoReturn
 
 from shared.clock import Clock
 from shared.limits import PING_INTERVAL_S, PINGS_MISSED_MAX, PROGRESS_INTERVAL_S
-from shared.messages import Cancel, Hello, MemoryReading, Message, Phase, Ping, Progress, Submit
+from shared.messages import Cancel, Hello, MemoryReading, Message, Park, Phase, Ping, Progress, Submit
 from worker.batch_engine import BatchEngine
 from worker.inbox import Inbox
 from worker.outbox import Outbox
@@ -62,6 +62,8 @@ class Loop:
             self._prefill(plan.chunks)
         if plan.rows:
             self._engine.launch(plan.rows)
+        if not self._engine.under_way:
+            self._outbox.send_prefills(self._step)
         if self._engine.under_way > bool(plan.rows):
             self._read()
         self._engine.tidy()
@@ -69,7 +71,9 @@ class Loop:
             self._inbox.wait(_IDLE_WAIT_S)
 
     def _prefill(self, chunks: Seq[Chunk]) -> None:
-        self._times.prefilled(chunks, self._engine.prefill(chunks))
+        elapsed_ms = self._engine.prefill(chunks)
+        self._outbox.note_prefills(chunks, self._times.shares_ms(chunks, elapsed_ms))
+        self._times.prefilled(chunks, elapsed_ms)
         self._step += 1
 
     def _read_all(self) -> None:
@@ -83,7 +87,7 @@ class Loop:
         self._times.decoded(len(result.rows), result.elapsed_ms)
         self._step += 1
         outcomes = self._scheduler.settle(result.rows, result.tokens)
-        self._outbox.send_step(self._step, result.elapsed_ms, outcomes)
+        self._outbox.send_step(self._step, result, outcomes)
 
     # --- the proxy ----------------------------------------------------------------------------------------
 
@@ -93,6 +97,8 @@ class Loop:
             self._submit(Sequence.of(message, self._heard_at))
         elif isinstance(message, Cancel):
             self._scheduler.cancel(message.sequence)
+        elif isinstance(message, Park):
+            self._park(message.sequence)
         elif isinstance(message, Ping):
             self._ping = message.number
 
@@ -104,6 +110,13 @@ class Loop:
             self._outbox.send_failed(sequence, problem)
         else:
             self._scheduler.submit(sequence)
+
+    def _park(self, name: str) -> None:
+        """Say Parked as the last word of this attempt; a step of it that is under way is not read for it."""
+        sequence = self._scheduler.park(name)
+        if sequence is not None:
+            self._outbox.send_prefills(self._step)
+            self._outbox.send_parked(sequence)
 
     def _problem_with(self, sequence: Sequence) -> str:
         vocabulary = self._hello.facts.vocabulary
@@ -136,6 +149,7 @@ class Loop:
             expected_ms=max(plan.expected_ms, self._expected_ms),
             ping=self._ping,
             running=self._scheduler.names,
+            kv_bytes=self._engine.kv_bytes,
             memory=self._memory(),
         )
         self._expected_ms = plan.expected_ms

@@ -12,9 +12,10 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from mlx_lm.utils import load_model
 
 from shared.errors import ModelError
-from shared.messages import ModelFacts
+from shared.model_facts import ModelFacts
 from shared.model_folder import ModelFolder
-from worker.padded import ROWS_STEP, TOKENS_STEP, LayerShape, PaddedBatch, Prefilled
+from worker.cache_kinds import TOKENS_STEP, grow_by, padded, row_costs
+from worker.padded import ROWS_STEP, LayerShape, PaddedBatch, Prefilled
 from worker.plan import CHUNK_TOKENS_MAX
 
 _WARM_UP_TOKENS: Final = 64
@@ -41,13 +42,11 @@ class LoadedModel:
     def new_caches(self, tokens: int) -> list[Any]:
         """Make empty caches for one row, one a layer.
 
-        A family that batches decodes elsewhere: its rows' own caches have room for the `tokens` that are
-        prefilled, allocated once however many chunks they come in.
+        They have room for the `tokens` that are prefilled, allocated once however many chunks they come in.
+        A family that batches decodes elsewhere and needs no more; any other goes on in these caches.
         """
         caches = list(make_prompt_cache(self.model))
-        if self.facts.batches:
-            for cache in caches:
-                cache.step = max(1, tokens)
+        grow_by(caches, max(1, tokens) if self.facts.batches else padded(tokens + 1, TOKENS_STEP))
         return caches
 
 
@@ -86,7 +85,7 @@ def _read_weights(model: Any, on_progress: Callable[[], None]) -> None:
 def _warm_up(
     model: Any, folder: ModelFolder, context_tokens: int | None, on_progress: Callable[[], None]
 ) -> LoadedModel:
-    probe = [1 + i % 7 for i in range(_WARM_UP_TOKENS)]
+    probe = _ids(_WARM_UP_TOKENS)
     _prefill(model, probe)
     on_progress()
     before = mx.get_active_memory()
@@ -105,22 +104,28 @@ def _warm_up(
     if shapes is not None and not _batch_agrees(model, shapes):
         shapes, why_not = None, "a batch of two gives other logits than each row alone"
     on_progress()
-    per_token, fixed = _cache_costs(model, caches, batches=shapes is not None)
+    costs = row_costs(caches, len(probe) + 1, lambda tokens: _prefill(model, _ids(tokens)))
     facts = ModelFacts(
         fingerprint=folder.fingerprint,
         family=folder.family,
         context_tokens=min(folder.context_tokens, context_tokens or folder.context_tokens),
         vocabulary=int(logits.shape[-1]),
         weights_bytes=sum(array.nbytes for array in _weights(model)),
-        kv_bytes_per_token=per_token,
+        kv_bytes_per_token=costs.kv_bytes_per_token,
         kv_pad_tokens=TOKENS_STEP,
         kv_pad_rows=ROWS_STEP if shapes is not None else 1,
-        fixed_bytes_per_row=fixed,
+        window_tokens=costs.window_tokens,
+        window_bytes_per_token=costs.window_bytes_per_token,
+        fixed_bytes_per_row=costs.fixed_bytes,
         batches=shapes is not None,
         why_not=why_not,
     )
     per_token_ms = max(prefill_ms - decode_ms, prefill_ms / 4) / len(probe)
     return LoadedModel(model, facts, shapes, per_token_ms, decode_ms, prefill_bytes)
+
+
+def _ids(tokens: int) -> list[int]:
+    return [1 + i % 7 for i in range(tokens)]
 
 
 def _prefill(model: Any, ids: list[int]) -> list[Any]:
@@ -174,17 +179,3 @@ def _close(one: mx.array, other: mx.array, dtype: mx.Dtype) -> bool:
     allowed = _AGREEMENT.get(str(dtype).rsplit(".", 1)[-1], _AGREEMENT_ROUNDED)
     difference = mx.linalg.norm(one - other, axis=-1) / mx.maximum(mx.linalg.norm(other, axis=-1), 1e-6)
     return bool((difference <= allowed).all().item())
-
-
-def _cache_costs(model: Any, caches: list[Any], *, batches: bool) -> tuple[int, int]:
-    """Return (bytes a token, fixed bytes a row) as measured on real caches.
-
-    KV caches grow by whole steps, so one measurement tells. Other kinds are measured at two lengths and a
-    line is drawn through them; a window that hasn't wrapped makes that an upper bound.
-    """
-    held = sum(int(cache.nbytes) for cache in caches)
-    if batches:
-        return held // int(caches[0].keys.shape[2]), 0
-    longer = sum(int(cache.nbytes) for cache in _prefill(model, [1 + i % 7 for i in range(2 * TOKENS_STEP)]))
-    per_token = max(0, longer - held) // TOKENS_STEP
-    return per_token, max(0, held - per_token * TOKENS_STEP)

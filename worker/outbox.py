@@ -1,10 +1,12 @@
-"""What the worker says to the proxy: one Step for all rows, and the ends of sequences."""
+"""What the worker says to the proxy: one Step for all rows and what was prefilled, and ends of sequences."""
 
 from collections.abc import Sequence as Seq
 
 from shared.channel import DealerChannel
 from shared.codec import encode
-from shared.messages import Failed, Finished, Message, Step, StepRow
+from shared.messages import Failed, Finished, Message, Parked, PrefillShare, Step, StepRow
+from worker.batch_engine import StepResult
+from worker.plan import Chunk
 from worker.scheduler import Emitted, Ended
 from worker.sequence import Sequence
 
@@ -16,20 +18,30 @@ class Outbox:
         self._channel = channel
         self._epoch = epoch
         self.dropped = 0
+        self._prefills: list[PrefillShare] = []
 
     def send(self, message: Message) -> None:
         if not self._channel.send(encode(message)):
             self.dropped += 1
 
-    def send_step(self, step: int, step_ms: float, outcomes: Seq[Emitted | Ended]) -> None:
+    def note_prefills(self, chunks: Seq[Chunk], shares_ms: Seq[float]) -> None:
+        """Keep what was prefilled, and the milliseconds each chunk took, for the next Step."""
+        for chunk, gpu_ms in zip(chunks, shares_ms, strict=True):
+            sequence = chunk.sequence
+            self._prefills.append(PrefillShare(sequence.name, sequence.attempt, chunk.tokens, gpu_ms))
+
+    def send_prefills(self, step: int) -> None:
+        """Tell what is kept in a Step without rows, if no Step has told it since."""
+        self._send_step(step, 0.0, 0.0, ())
+
+    def send_step(self, step: int, result: StepResult, outcomes: Seq[Emitted | Ended]) -> None:
         """Tell all rows' tokens in one message, then who has ended."""
         rows = tuple(
             StepRow(outcome.sequence.name, outcome.sequence.attempt, outcome.index, outcome.token)
             for outcome in outcomes
             if isinstance(outcome, Emitted)
         )
-        if rows:
-            self.send(Step(self._epoch, step, step_ms, rows))
+        self._send_step(step, result.elapsed_ms, result.elapsed_ms / len(result.rows), rows)
         for outcome in outcomes:
             if isinstance(outcome, Ended):
                 sequence = outcome.sequence
@@ -38,5 +50,14 @@ class Outbox:
                 )
                 self.send(finished)
 
+    def send_parked(self, sequence: Sequence) -> None:
+        """Tell that a sequence gave up its row behind the tokens that were sent."""
+        self.send(Parked(self._epoch, sequence.name, sequence.attempt, sequence.settled))
+
     def send_failed(self, sequence: Sequence, message: str) -> None:
         self.send(Failed(self._epoch, sequence.name, sequence.attempt, message))
+
+    def _send_step(self, step: int, step_ms: float, row_ms: float, rows: tuple[StepRow, ...]) -> None:
+        prefills, self._prefills = tuple(self._prefills), []
+        if rows or prefills:
+            self.send(Step(self._epoch, step, step_ms, row_ms, rows, prefills))

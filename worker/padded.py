@@ -10,15 +10,11 @@ from typing import Any, Final
 
 import mlx.core as mx
 
+from worker.cache_kinds import TOKENS_STEP, padded
+
 # Rows that prefill hold caches of their own. With steps of 1 or 2 the batch's places and those never exceed
 # what ModelFacts.batch_bytes predicts; with larger steps they would.
 ROWS_STEP: Final = 2
-TOKENS_STEP: Final = 256
-
-
-def padded(count: int, step: int) -> int:
-    """Round up to a multiple of `step`."""
-    return -(-count // step) * step
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +104,7 @@ class PaddedBatch:
         self._bytes_max = bytes_max
         self._places = 0
         self._tokens = 0
+        self.nbytes = 0
         self.offsets = mx.zeros((0,), dtype=mx.int32)
         self.row_indices = mx.zeros((0,), dtype=mx.int32)
         self.mask = mx.zeros((0, 1, 1, 0), dtype=mx.bool_)
@@ -155,10 +152,6 @@ class PaddedBatch:
         assert not self.lengths, "rows are left"
         self._resize(0, 0)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)
-
     def _fit(self, elsewhere_bytes: int = 0) -> None:
         """Make room for the rows and one more token each, or give back room that is no longer needed."""
         places = padded(len(self.lengths), ROWS_STEP)
@@ -173,37 +166,4 @@ class PaddedBatch:
         for layer in self.layers:
             layer.resize(places, tokens)
         self._places, self._tokens = places, tokens
-
-
-class SoloRow:
-    """For families that don't batch: at most one row, in the model's own caches."""
-
-    can_roll_back = False
-
-    def __init__(self) -> None:
-        self.layers: list[Any] = []
-        self.lengths: list[int] = []
-
-    def join(self, prefilled: Prefilled, length: int) -> None:
-        assert not self.lengths, "one row at a time"
-        self.layers, self.lengths = prefilled.caches, [length]
-
-    def leave(self, row: int) -> None:
-        assert row == 0
-        self.release()
-
-    def begin_step(self, elsewhere_bytes: int) -> None:
-        """Nothing is shared between layers here."""
-
-    def end_step(self) -> None:
-        self.lengths = [self.lengths[0] + 1]
-
-    def roll_back(self) -> None:
-        raise AssertionError("state that isn't cut can't be rolled back")
-
-    def release(self) -> None:
-        self.layers, self.lengths = [], []
-
-    @property
-    def nbytes(self) -> int:
-        return sum(int(cache.nbytes) for cache in self.layers)
+        self.nbytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)

@@ -72,6 +72,15 @@ class StepTimes:
         """Return the time of a chunk whose last token is at `context`, beside the turn's fixed cost."""
         return tokens * self._rate(context.bit_length())
 
+    def cost_ms(self, chunk: Chunk) -> float:
+        """Return the time of a chunk, beside the turn's fixed cost."""
+        return self.prefill_ms(chunk.tokens, chunk.start + chunk.tokens)
+
+    def shares_ms(self, chunks: Seq[Chunk], elapsed_ms: float) -> list[float]:
+        """Share the time that chunks took together, by what each should have cost."""
+        costs = [self.cost_ms(chunk) for chunk in chunks]
+        return [elapsed_ms * cost / sum(costs) for cost in costs]
+
     def tokens_for(self, budget_ms: float, context: int) -> int:
         """Return the longest chunk behind `context` that fits in a time, within small and large bounds.
 

@@ -24,10 +24,11 @@ from worker.launch import EXIT_CANNOT_LOAD, EXIT_LOOP_EXCEPTION, LaunchSpec, ide
 from worker.loop import Loop
 from worker.model import LoadedModel, load
 from worker.outbox import Outbox
-from worker.padded import PaddedBatch, SoloRow
+from worker.padded import PaddedBatch
 from worker.plan import StepTimes
 from worker.progress_pipe import ProgressWriter
 from worker.scheduler import Scheduler
+from worker.solo_row import SoloRow
 
 _NO_READING = MemoryReading(0, 0, 0, 0)
 
@@ -68,7 +69,7 @@ def _load(spec: LaunchSpec, report: Callable[[Progress], None]) -> tuple[LoadedM
         loaded.facts.weights_bytes,
         loaded.prefill_bytes,
     )
-    if budget.kv_bytes < loaded.facts.batch_bytes(1, 1):
+    if budget.kv_bytes < loaded.facts.batch_bytes([1]):
         raise ModelError(f"{folder.path} doesn't fit in memory: {budget.warning}")
     return loaded, budget
 
@@ -84,7 +85,7 @@ class _LoadingProgress:
     def step(self) -> None:
         self._step += 1
         phase: Phase = "loading"
-        self._report(Progress(self._epoch, self._step, phase, 0.0, 0, (), _NO_READING))
+        self._report(Progress(self._epoch, self._step, phase, 0.0, 0, (), 0, _NO_READING))
 
 
 def _serve(
@@ -99,14 +100,22 @@ def _serve(
         loaded.prefill_ms_per_token, loaded.decode_ms_per_step, prefill_fixed_ms=loaded.decode_ms_per_step
     )
     channel = DealerChannel(spec.endpoint, identity(spec.worker, spec.epoch))
-    hello = Hello(spec.epoch, spec.worker, loaded.facts, budget.kv_bytes, slots)
+    hello = Hello(
+        spec.epoch,
+        spec.worker,
+        loaded.facts,
+        budget.kv_bytes,
+        slots,
+        loaded.prefill_ms_per_token,
+        loaded.decode_ms_per_step,
+    )
     loop = Loop(
         hello,
         loaded.facts.context_tokens,
         (
             Inbox(channel, spec.epoch, log),
             Outbox(channel, spec.epoch),
-            Scheduler(slots, spec.settings.prefill_quantum_ms, times),
+            Scheduler(slots, times),
             BatchEngine(loaded, _row_caches(loaded, budget)),
             times,
         ),

@@ -1,23 +1,18 @@
 """Which sequences prefill and decode in each turn. Pure: no MLX, no socket, no clock of its own.
 
-Every turn decodes all rows and spends at most one quantum, in milliseconds, on prefill: up to four times as
-much while more prompts wait than rows decode, because then more answers gain than wait. Prefill goes to the
-shortest remaining first, so that a short prompt never waits for a long one's whole prefill; waiting
-shortens a prompt's rank, so that a long one isn't starved by a stream of short ones.
+Every turn decodes all rows, and prefills what `prefill_order` cuts for it. Slots go by rank, then by
+arrival.
 """
 
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Final
 
 from shared.messages import FinishReason
-from worker.plan import Chunk, Plan, StepTimes
+from worker.plan import Plan, StepTimes
+from worker.prefill_order import PrefillOrder
 from worker.sequence import Phase, Sequence
-
-_WAIT_WEIGHT: Final = 0.5
-_PRESSURE_MAX: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +36,10 @@ class Ended:
 class Scheduler:
     """Holds every sequence of this worker, and at most `slots` of them in the batch."""
 
-    def __init__(self, slots: int, quantum_ms: float, times: StepTimes) -> None:
+    def __init__(self, slots: int, times: StepTimes) -> None:
         self._slots = slots
-        self._quantum_ms = quantum_ms
         self._times = times
+        self._order = PrefillOrder(times)
         self._known: dict[str, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._prefilling: list[Sequence] = []
@@ -64,6 +59,15 @@ class Scheduler:
         sequence = self._known.get(name)
         if sequence is not None:
             self._drop(sequence)
+
+    def park(self, name: str) -> Sequence | None:
+        """Give up a sequence's row and memory; return it as far as it was settled, or None if it is unknown.
+
+        Nothing of it is kept: what it had is computed again when it comes back.
+        """
+        sequence = self._known.get(name)
+        self.cancel(name)
+        return sequence
 
     def cancel_all(self) -> None:
         for sequence in list(self._known.values()):
@@ -89,12 +93,12 @@ class Scheduler:
         """Decide a turn and count it as launched: the caller carries it out."""
         dropped, self._dropped = tuple(self._dropped), []
         self._fill_slots()
-        chunks = tuple(self._chunks(now))
+        chunks = tuple(self._order.chunks(self._prefilling, len(self._decoding), now))
         self._promote()
         rows = tuple(sequence for sequence in self._decoding if sequence.launched < sequence.max_tokens)
         for sequence in rows:
             sequence.launched += 1
-        expected_ms = self._times.decode_ms(len(rows)) + sum(self._cost_ms(chunk) for chunk in chunks)
+        expected_ms = self._times.decode_ms(len(rows)) + sum(self._times.cost_ms(chunk) for chunk in chunks)
         expected_ms += self._times.prefill_fixed_ms if chunks else 0.0
         return Plan(dropped, chunks, rows, expected_ms)
 
@@ -119,39 +123,10 @@ class Scheduler:
 
     def _fill_slots(self) -> None:
         while self._waiting and len(self._prefilling) + len(self._decoding) < self._slots:
-            sequence = self._waiting.popleft()
+            sequence = min(self._waiting, key=lambda waiting: waiting.rank)
+            self._waiting.remove(sequence)
             sequence.phase = Phase.PREFILL
             self._prefilling.append(sequence)
-
-    def _chunks(self, now: float) -> Iterator[Chunk]:
-        """Share one quantum out. Each is at least a small one, so the last may run over by that."""
-        left_ms = self._quantum_ms * self._pressure() - self._times.prefill_fixed_ms
-        first = True
-        for sequence in sorted(self._prefilling, key=lambda waiting: self._rank(waiting, now)):
-            if sequence.to_prefill == 0:
-                continue
-            if left_ms <= 0 and not first:
-                return
-            first = False
-            context = sequence.prefilled
-            tokens = min(sequence.to_prefill, self._times.tokens_for(left_ms, context))
-            chunk = Chunk(sequence, context, tokens)
-            sequence.prefilled += tokens
-            left_ms -= self._cost_ms(chunk)
-            yield chunk
-
-    def _pressure(self) -> float:
-        """Return how many prompts wait for each row that would wait for them, within [1, _PRESSURE_MAX]."""
-        waiting = sum(sequence.to_prefill > 0 for sequence in self._prefilling)
-        return min(_PRESSURE_MAX, max(1.0, waiting / max(1, len(self._decoding))))
-
-    def _rank(self, sequence: Sequence, now: float) -> float:
-        """Milliseconds of prefill still to do, less a share of those waited; least goes first."""
-        remaining_ms = self._times.prefill_ms(sequence.to_prefill, sequence.prefilled)
-        return remaining_ms - _WAIT_WEIGHT * 1000 * (now - sequence.submitted_at)
-
-    def _cost_ms(self, chunk: Chunk) -> float:
-        return self._times.prefill_ms(chunk.tokens, chunk.start + chunk.tokens)
 
     def _promote(self) -> None:
         for sequence in [waiting for waiting in self._prefilling if waiting.to_prefill == 0]:

@@ -23,7 +23,8 @@ class Sequence:
 
     `ids` are the prompt and what was emitted before. All but the last are prefilled; the last one is the
     input of the first decode step, so a prompt of one token is no special case. `launched` and `settled`
-    count tokens of the answer: those a step was launched for, and those that were read back.
+    count tokens of the answer: those a step was launched for, and those that were read back. `rank` is its
+    lane's place, 0 for the first, and `quantum_ms` what one piece of its prefill may take.
     """
 
     name: str
@@ -35,6 +36,8 @@ class Sequence:
     launched: int
     settled: int
     submitted_at: float
+    rank: int
+    quantum_ms: float
     prefilled: int = 0
     phase: Phase = field(default=Phase.WAITING)
 
@@ -52,6 +55,8 @@ class Sequence:
             launched=emitted,
             settled=emitted,
             submitted_at=now,
+            rank=submit.rank,
+            quantum_ms=submit.quantum_ms,
         )
 
     @property

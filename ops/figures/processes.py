@@ -44,7 +44,8 @@ def wait_until_ok(port: int, path: str, process: "subprocess.Popen[bytes]") -> N
 
 
 @contextlib.contextmanager
-def _ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+def ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """End the process with the block: asked first, killed if it takes too long."""
     try:
         yield
     finally:
@@ -74,12 +75,15 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def gateway(folder: Path, home: Path) -> Iterator[Gateway]:
+def gateway(folder: Path, home: Path, config: Path | None = None, **variables: str) -> Iterator[Gateway]:
+    """Run `forebay up` in a home of its own; `config` is a settings file, `variables` are FOREBAY_… ones."""
     port = free_port()
     command = [sys.executable, "-m", "ops.cli", "up", "--model", str(folder), "--port", str(port)]
-    environment = child_environment(FOREBAY_HOME=str(home), FOREBAY_LOG__FORMAT="json")
+    if config is not None:
+        command += ["--config", str(config)]
+    environment = child_environment(FOREBAY_HOME=str(home), FOREBAY_LOG__FORMAT="json", **variables)
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603 (our own)
-    with _ended(process):
+    with ended(process):
         wait_until_ok(port, "/health/ready", process)
         yield Gateway(port, home, process)
 
@@ -93,7 +97,7 @@ def mlx_lm_server(folder: Path, log: Path) -> Iterator[int]:
         process = subprocess.Popen(  # noqa: S603 (our own)
             command, env=worker_environment(find_openblas()), stdout=words, stderr=words
         )
-        with _ended(process):
+        with ended(process):
             wait_until_ok(port, "/health", process)
             yield port
 
@@ -122,7 +126,7 @@ def in_process(folder: Path) -> Iterator[InProcess]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    with _ended(process):
+    with ended(process):
         yield InProcess(process)
 
 

@@ -1,142 +1,243 @@
-"""The deciding core: pure, told of events with their times, answering with who may start now.
+"""The deciding core: pure, told of events with their times, answering with instructions.
 
-One queue, in order of arrival, bounded by count; whoever is at its head starts as soon as the worker has a
-slot and the ledger has the bytes. Nothing here awaits, and nothing else changes queue or ledger.
+Three currencies decide. Bytes: may it enter the batch? (`ledger`) Time of the device: when will it start, and
+whose turn is it? (`estimate`, `fairness`) Count: rows, and places in queues (`lane`). Nothing here awaits,
+and nothing outside changes what is kept here.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-from proxy.admission.estimate import Estimate
+from proxy.admission import charging, last_row, parking
+from proxy.admission.answer import Answer, Newcomer, Patience, Standing
+from proxy.admission.charging import Share
+from proxy.admission.gate import Announcement, Gate
+from proxy.admission.instructions import Instruction, Park, Refuse, Start
+from proxy.admission.lane import Lane
 from proxy.admission.ledger import Ledger
-from proxy.admission.queue import Queue, Waiting
-from shared.errors import ContextTooLong, InvalidRequest, Overloaded
-from shared.messages import ModelFacts
+from proxy.admission.order import next_start
+from proxy.admission.outlook import answer_s, come_back_s
+from proxy.admission.state import State
+from shared.errors import ContextTooLong, Overloaded, QueueTimeout, Refusal
+from shared.lane_settings import AdmissionSettings, LaneSettings
+from shared.model_facts import ModelFacts
 
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    waiting: Waiting
-    started_at: float
+_RECHECK_S: Final = 0.25
 
 
 class Admission:
-    """Who waits, who runs, and what they may take."""
+    """Who waits, who runs, and what they may take. `state` is to be read by others, and changed here only."""
 
-    def __init__(self, places: int, estimate: Estimate) -> None:
-        self._queue = Queue(places)
-        self._estimate = estimate
-        self._running: dict[str, _Running] = {}
-        self._ledger: Ledger | None = None
-        self._slots = 0
-        self._slots_last = 1
-        self._announced = 0
+    def __init__(self, lanes: Sequence[LaneSettings], settings: AdmissionSettings) -> None:
+        self.state = State()
+        self._gate = Gate(self.state)
+        self._numbers = 0
+        self._recheck_at = float("inf")
+        self.reconfigured(lanes, settings)
 
     @property
     def queued(self) -> int:
-        return len(self._queue)
+        return sum(map(len, self.state.lanes))
 
     @property
     def running(self) -> int:
-        return len(self._running)
+        """Count the answers that hold a row."""
+        return self.state.running
 
     @property
     def reserved_bytes(self) -> int:
-        return self._ledger.reserved_bytes if self._ledger else 0
+        return self.state.ledger.reserved_bytes if self.state.ledger else 0
 
-    def announced(self, answers: int) -> None:
-        """Count answers that are being measured, or refuse them: the gate before any tokenising.
+    # --- clients ------------------------------------------------------------------------------------------
 
-        What may be measured at a time is what queue and free slots together may take.
-        """
-        free = max(0, self._slots - len(self._running))
-        if not self._queue.has_room(self._announced + answers - free):
-            raise self._overloaded(answers)
-        self._announced += answers
+    def announced(
+        self, lane_name: str, key: str, answers: int, deadline_s: float, now: float
+    ) -> Announcement:
+        """Hold places for answers that are measured now, or raise a Refusal: the gate before tokenising."""
+        return self._gate.announced(self.state.lane_named(lane_name), key, answers, deadline_s, now)
 
-    def measured(self, answers: int) -> None:
+    def measured(self, announcement: Announcement) -> None:
         """Take back what was announced: it arrives now, or never will."""
-        self._announced -= answers
+        self._gate.measured(announcement)
 
-    def arrived(self, answers: Sequence[Waiting]) -> None:
-        """Queue all answers of one request, or none: Overloaded says when to come back."""
-        self._refuse_what_never_fits(answers)
-        if len(answers) > self._queue.places:
-            raise InvalidRequest(
-                f"{len(answers)} answers in one request; at most {self._queue.places} may wait here",
-                param="n",
-            )
-        if not self._queue.has_room(len(answers)):
-            raise self._overloaded(len(answers))
-        for waiting in answers:
-            self._queue.append(waiting)
+    def arrived(self, lane_name: str, newcomers: Sequence[Newcomer], now: float) -> None:
+        """Queue all answers of one request, or none: then a Refusal says why, and when to come back."""
+        lane = self.state.lane_named(lane_name)
+        estimates = self._gate.check(lane, newcomers, now)
+        patience = Patience(now + newcomers[0].deadline_s)
+        self._recheck_at = min(self._recheck_at, now + newcomers[0].deadline_s)
+        last_row.asked(self.state.keys_asked, newcomers[0].key, now)
+        for newcomer, estimated_s in zip(newcomers, estimates, strict=True):
+            assert newcomer.name not in self.state.answers
+            self._numbers += 1
+            answer = Answer(newcomer, self._numbers, patience, now, estimated_s)
+            self.state.answers[answer.name] = answer
+            self.state.lane_of[answer.name] = lane
+            lane.counters.entered(answer.key)
+            lane.sizes.add(newcomer.tokens)
+            lane.prompts.add(newcomer.prompt_tokens)
+            lane.append(answer, now)
 
-    def starts(self, now: float) -> list[str]:
-        """Return who starts now, in order, and count them as running."""
-        started = []
-        while (head := self._queue.head()) is not None and self._may_start(head):
-            assert self._ledger is not None
-            self._queue.remove(head.name)
-            self._ledger.reserve(head.name, head.tokens)
-            self._running[head.name] = _Running(head, now)
-            started.append(head.name)
-        return started
-
-    def misfits(self) -> list[str]:
-        """Take out and return those at the head that no longer fit even an empty worker."""
-        found = []
-        while (head := self._queue.head()) is not None and self._ledger is not None:
-            if self._ledger.could_ever_fit(head.tokens):
-                break
-            self._queue.remove(head.name)
-            found.append(head.name)
-        return found
-
-    def ended(self, name: str, now: float, *, completed: bool) -> None:
+    def ended(self, name: str, *, completed: bool) -> None:
         """Forget an answer, wherever it stands: its place and its bytes are free from now on."""
-        self._queue.remove(name)
-        running = self._running.pop(name, None)
-        if running is not None:
-            if completed:
-                self._estimate.answer_took(now - running.started_at)
-            if self._ledger is not None:
-                self._ledger.release(name)
-
-    def interrupted(self, names: Sequence[str]) -> None:
-        """Put running answers back, in front of the queue: their rows are gone."""
-        back = [self._running.pop(name).waiting for name in names]
-        for waiting in back:
-            if self._ledger is not None:
-                self._ledger.release(waiting.name)
-        self._queue.put_first(back)
-
-    def worker_came(self, facts: ModelFacts, budget_bytes: int, slots: int) -> None:
-        """Admit to a worker from now on. Nothing may run: what ran on the one before was interrupted."""
-        assert not self._running, "answers still run on the worker before"
-        self._ledger = Ledger(facts, budget_bytes)
-        self._slots = self._slots_last = slots
-
-    def worker_went(self) -> None:
-        """Admit nothing; newcomers queue. The ledger stays, for what could never fit."""
-        self._slots = 0
-
-    def _overloaded(self, answers: int) -> Overloaded:
-        return Overloaded(
-            f"{len(self._queue)} answers wait already; this request's {answers} find no place",
-            retry_after_s=self._estimate.wait_s(len(self._queue), self._slots_last),
-        )
-
-    def _may_start(self, head: Waiting) -> bool:
-        ledger = self._ledger
-        return ledger is not None and ledger.rows < self._slots and ledger.fits(head.tokens)
-
-    def _refuse_what_never_fits(self, answers: Sequence[Waiting]) -> None:
-        if self._ledger is None:
+        answer = self.state.answers.get(name)
+        if answer is None:
             return
-        for waiting in answers:
-            if not self._ledger.could_ever_fit(waiting.tokens):
-                raise ContextTooLong(
-                    f"prompt and answer may take {waiting.tokens} tokens, which don't fit in the "
-                    f"{self._ledger.budget_bytes >> 20} MiB that this machine has for them; lower max_tokens",
-                    param="max_tokens",
-                )
+        lane = self.state.lane_of[name]
+        if answer.standing is Standing.QUEUED:
+            lane.remove(answer)
+        else:
+            # Who leaves in the middle of a prefill has had it: a share of it may still be on its way here.
+            self._take_row(answer, lane, refund=completed)
+        if completed:
+            lane.lengths.answered(answer.emitted)
+            if answer.remaining:
+                lane.ended_early()
+        lane.counters.left(answer.key)
+        del self.state.answers[name], self.state.lane_of[name]
+
+    # --- the worker ---------------------------------------------------------------------------------------
+
+    def worker_came(self, facts: ModelFacts, budget_bytes: int, slots: int, now: float) -> None:
+        """Admit to a worker from now on. Nothing may run: what ran on the one before was interrupted."""
+        assert not self.running, "answers still run on the worker before"
+        self.state.ledger = Ledger(facts, budget_bytes, slots)
+        self.state.has_worker = True
+        self.state.restarts.came(now)
+        self._recheck_at = now
+
+    def worker_went(self, now: float) -> None:
+        """Start nothing; newcomers queue. The ledger stays, for what could never fit."""
+        self.state.has_worker = False
+        self.state.restarts.lost(now)
+        self._recheck_at = now
+
+    def stepped(
+        self, names: Sequence[str], step_ms: float, row_ms: float, prefills: Iterable[Share], now: float
+    ) -> None:
+        """Take note of a step: a token for each of these answers, and what was prefilled since the last."""
+        charging.charge_prefills(self.state, prefills, now)
+        charging.charge_step(self.state, names, step_ms, row_ms, now)
+
+    def interrupted(self, names: Sequence[str], now: float) -> None:
+        """Put running answers back, in front of their lanes: their rows are gone."""
+        for name in names:
+            answer, lane = self.state.answers[name], self.state.lane_of[name]
+            self._take_row(answer, lane, refund=True)
+            lane.put_front(answer, now)
+
+    def parked(self, name: str, now: float) -> None:
+        """Put an answer back whose row the worker has given up, as it was asked to."""
+        self.state.answers[name].parks += 1
+        self.interrupted([name], now)
+
+    def kept_row(self, name: str) -> None:
+        """Take back that an answer is being parked: the worker didn't hear of it."""
+        answer = self.state.answers[name]
+        if answer.standing is Standing.PARKING:
+            answer.standing = Standing.RUNNING
+
+    def _take_row(self, answer: Answer, lane: Lane, *, refund: bool) -> None:
+        del lane.running[answer.name]
+        if refund:
+            charging.give_back(answer, lane)
+        assert self.state.ledger is not None
+        self.state.ledger.release(answer.name)
+
+    # --- deciding -----------------------------------------------------------------------------------------
+
+    def decide(self, now: float) -> list[Instruction]:
+        """Return what is to be done now, and count it as done. Call it after each event, and now and then."""
+        instructions: list[Instruction] = []
+        if now >= self._recheck_at:
+            instructions += self._refuse_late(now)
+        if self.state.has_worker:
+            instructions += map(self._park, parking.for_growth(self.state, now))
+        held = bool(self.state.parking) and parking.is_short(self.state)
+        while not held and (found := next_start(self.state, now)) is not None:
+            instructions.append(self._start(*found, now))
+        if self.state.has_worker:
+            instructions += map(self._park, parking.for_waiting(self.state, now))
+        return instructions
+
+    def _start(self, answer: Answer, lane: Lane, now: float) -> Start:
+        assert self.state.ledger is not None
+        waited_s, first = now - answer.queued_at, answer.starts == 0
+        if first:
+            lane.overload.started(waited_s, now)
+            self.state.calibration.started(answer.estimated_wait_s, waited_s)
+        lane.remove(answer)
+        self.state.ledger.reserve(answer.name, self.state.tokens_for(answer))
+        lane.running[answer.name] = answer
+        lane.last_start_at = now
+        answer.standing = Standing.RUNNING
+        answer.patience.deadline_at = None
+        answer.started_at = now
+        answer.starts += 1
+        answer.emitted_at_start = answer.emitted
+        answer.prefilled = 0
+        charging.prepay(self.state, answer, lane)
+        return Start(answer.name, lane.settings.name, waited_s, answer.estimated_wait_s, first)
+
+    def _park(self, answer: Answer) -> Park:
+        answer.standing = Standing.PARKING
+        return Park(answer.name, self.state.lane_of[answer.name].settings.name)
+
+    def _refuse_late(self, now: float) -> Iterator[Refuse]:
+        """Refuse those whose time is over, or will be before a worker is there; and what fits no more."""
+        left_s = self.state.restarts.left_s(now)
+        self._recheck_at = now + _RECHECK_S if left_s else float("inf")
+        for lane in self.state.lanes:
+            for answer in lane.queued():
+                refusal = self._problem_with(answer, lane, left_s, now)
+                if refusal is not None:
+                    yield Refuse(answer.name, lane.settings.name, refusal)
+                    self.ended(answer.name, completed=False)
+                elif answer.patience.deadline_at is not None:
+                    self._recheck_at = min(self._recheck_at, answer.patience.deadline_at)
+
+    def _problem_with(self, answer: Answer, lane: Lane, left_s: float, now: float) -> Refusal | None:
+        if not self.state.could_ever_fit(answer.newcomer.tokens):
+            message = "the worker that came back has too little memory for this request; lower max_tokens"
+            return ContextTooLong(message, param="max_tokens")
+        deadline_at = answer.patience.deadline_at
+        if deadline_at is None or now + left_s < deadline_at:
+            return None
+        if now < deadline_at:
+            message = (
+                f"the worker restarts, and is not expected in the {answer.newcomer.deadline_s:g} s allowed"
+            )
+            return Overloaded(message, retry_after_s=self._after_restart_s(lane, left_s, now))
+        message = f"nothing of this request could start within the {answer.newcomer.deadline_s:g} s allowed"
+        return QueueTimeout(message, retry_after_s=come_back_s(self.state, lane, answer.newcomer, 1, now))
+
+    def _after_restart_s(self, lane: Lane, left_s: float, now: float) -> float:
+        return self.state.promises.next_s(left_s, answer_s(self.state, lane), now)
+
+    # --- settings -----------------------------------------------------------------------------------------
+
+    def reconfigured(self, lanes: Sequence[LaneSettings], settings: AdmissionSettings) -> None:
+        """Go on with these lanes. The answers of one that is gone go on in the lowest."""
+        before = {lane.settings.name: lane for lane in self.state.lanes}
+        self.state.lanes = []
+        for rank, each in enumerate(lanes):
+            lane = before.pop(each.name, None)
+            if lane is None:
+                lane = Lane(each, rank, settings)
+            else:
+                lane.configure(each, rank, settings)
+            self.state.lanes.append(lane)
+        for gone in before.values():
+            self._merge(gone, self.state.lanes[-1])
+
+    def _merge(self, gone: Lane, lowest: Lane) -> None:
+        for answer in [*gone.running.values(), *gone.queued()]:
+            self.state.lane_of[answer.name] = lowest
+            lowest.counters.entered(answer.key)
+            lowest.counters.charge(answer.key, answer.prepaid_ms, answer.newcomer.weight)
+        lowest.running.update(gone.running)
+        for answer in gone.queued():
+            if answer.starts:
+                lowest.put_front(answer, answer.queued_at)
+            else:
+                lowest.append(answer, answer.queued_at)

@@ -1,42 +1,106 @@
-"""The ledger of bytes: what the running answers may grow to, against what the worker can hold."""
+"""The ledger of bytes and slots: what the running answers may grow to, against what the worker can hold."""
 
-from shared.messages import ModelFacts
+import bisect
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from shared.model_facts import ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """What must still be free once a lane has started something: rows, and bytes of KV caches.
+
+    However much the lanes above hold already. A bound on what lower lanes hold together would be used up by
+    the first answer above, and the next one would need a park: the simulation has three times as many parks
+    then, and a tenth less throughput.
+    """
+
+    slots: int = 0
+    kv_bytes: int = 0
+
+
+NO_RESERVE: Final = Reserve()
 
 
 class Ledger:
-    """Reserves prompt + max_tokens in full for every answer that runs. Returns to zero when idle.
+    """Reservations in tokens, priced by the model's facts. Returns to zero when idle.
 
-    The batch is padded to its longest row, so what a set of answers takes isn't the sum of its parts: the
-    ledger keeps their lengths and asks the model's facts for the bytes of the whole set.
+    The batch is padded, so what a set of answers takes isn't the sum of its parts: the ledger keeps their
+    lengths and asks the facts for the bytes of the whole set.
     """
 
-    def __init__(self, facts: ModelFacts, budget_bytes: int) -> None:
-        self._facts = facts
+    def __init__(self, facts: ModelFacts, budget_bytes: int, slots: int) -> None:
+        self.facts = facts
         self.budget_bytes = budget_bytes
-        self._tokens: dict[str, int] = {}
+        self.slots = slots
+        self._rows: dict[str, int] = {}
 
     @property
     def reserved_bytes(self) -> int:
-        return self._facts.batch_bytes(len(self._tokens), max(self._tokens.values(), default=0))
+        return self.facts.batch_bytes(list(self._rows.values()))
 
     @property
     def rows(self) -> int:
-        return len(self._tokens)
+        return len(self._rows)
 
-    def fits(self, tokens: int) -> bool:
-        """Whether an answer of `tokens`, prompt included, fits beside those that run."""
-        longest = max(tokens, max(self._tokens.values(), default=0))
-        return self._facts.batch_bytes(len(self._tokens) + 1, longest) <= self.budget_bytes
+    def tokens_of(self, name: str) -> int:
+        """Return the tokens that are reserved for a running answer."""
+        return self._rows[name]
 
     def could_ever_fit(self, tokens: int) -> bool:
         """Whether an answer of `tokens` fits in an empty worker."""
-        return self._facts.batch_bytes(1, tokens) <= self.budget_bytes
+        return self.facts.batch_bytes([tokens]) <= self.budget_bytes
+
+    def usable_slots(self, reserve: Reserve) -> int:
+        """Return how many rows there may be, of all lanes, where this much must stay free."""
+        return self.slots - min(reserve.slots, self.slots - 1)
+
+    def fits(self, tokens: int, reserve: Reserve, without: Collection[str] = ()) -> bool:
+        """Whether an answer of `tokens` fits beside those that run, `without` not counted among them.
+
+        In an empty worker no reserve is kept: whatever fits by arithmetic may start there.
+        """
+        rows = len(self._rows) - len(self._rows.keys() & set(without))
+        if not rows:
+            return self.could_ever_fit(tokens)
+        return rows < self.usable_slots(reserve) and self.affords(tokens, reserve, without)
+
+    def room_tokens(self, reserve: Reserve, below_tokens: int) -> int:
+        """Return the tokens of the longest answer that fits, fewer than `below_tokens`; 0 if none does."""
+        return bisect.bisect_left(
+            range(1, below_tokens), True, key=lambda tokens: not self.fits(tokens, reserve)
+        )
+
+    def affords(self, tokens: int, reserve: Reserve, without: Collection[str] = ()) -> bool:
+        """Whether the bytes suffice for one more answer, however many rows there are."""
+        rows = [row for name, row in self._rows.items() if name not in without]
+        kept_bytes = reserve.kv_bytes if rows else 0
+        return self._price(rows, tokens) <= self.budget_bytes - kept_bytes
+
+    def _price(self, rows: list[int], tokens: int) -> int:
+        return self.facts.batch_bytes([tokens, *rows])
 
     def reserve(self, name: str, tokens: int) -> None:
-        assert name not in self._tokens, f"{name} holds a reservation already"
-        assert self.fits(tokens), f"{name} doesn't fit"
-        self._tokens[name] = tokens
+        assert name not in self._rows, f"{name} holds a reservation already"
+        assert self.fits(tokens, NO_RESERVE), f"{name} doesn't fit"
+        self._rows[name] = tokens
+
+    def grow(self, name: str, tokens: int) -> bool:
+        """Raise a reservation, if there is room for that; return whether there was."""
+        others = [row for other, row in self._rows.items() if other != name]
+        if self._price(others, tokens) > self.budget_bytes:
+            return False
+        self._rows[name] = tokens
+        return True
 
     def release(self, name: str) -> None:
         """Give a reservation back; without one, nothing happens."""
-        self._tokens.pop(name, None)
+        self._rows.pop(name, None)
+
+    def copy(self) -> "Ledger":
+        """Return a ledger of the same rows, to try something out on."""
+        other = Ledger(self.facts, self.budget_bytes, self.slots)
+        other._rows = dict(self._rows)
+        return other

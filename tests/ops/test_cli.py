@@ -20,7 +20,7 @@ def run(*arguments: str) -> Any:
 
 
 def test_help_names_the_commands_and_hides_the_lifeline() -> None:
-    assert all(name in run("--help").stdout for name in ("up", "proxy", "worker", "--version"))
+    assert all(name in run("--help").stdout for name in ("up", "proxy", "worker", "keys", "--version"))
     help_text = run("worker", "--help").stdout
     assert "--model" in help_text
     assert "lifeline" not in help_text
@@ -67,9 +67,11 @@ def test_a_role_gets_settings_folder_and_lifeline_and_gives_its_status(
     role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Any] = []
+    rereads: list[int] = []
 
-    def role_run(settings: Any, folder: Any, lifeline_fd: int | None) -> int:
+    def role_run(settings: Any, folder: Any, lifeline_fd: int | None, *reading: Any) -> int:
         given.append((settings.port, folder, lifeline_fd))
+        rereads.extend(read().port for read in reading)
         return 7
 
     monkeypatch.setattr(models, "resolve", lambda model, _home: f"folder of {model}")
@@ -78,6 +80,8 @@ def test_a_role_gets_settings_folder_and_lifeline_and_gives_its_status(
     result = run(role, "--model", "mine", "--port", "8011", "--lifeline-fd", "5")
     assert result.exit_code == 7
     assert given == [(8011, "folder of mine", 5)]
+    # The proxy can read its settings again, with the same options on top.
+    assert rereads == ([8011] if role == "proxy" else [])
 
 
 def test_up_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import structlog
 
+from proxy.admission.core import Admission
 from proxy.dispatch import Dispatcher
 from shared.clock import FalseClock
-from shared.config import ProxySettings
-from shared.messages import Finished, MemoryReading, Progress, Step, StepRow
+from shared.lane_settings import AdmissionSettings, LaneSettings
+from shared.messages import Finished, MemoryReading, Parked, PrefillShare, Progress, Step, StepRow
+from shared.metrics import Metrics
 from tests.proxy.small_worlds import hello, measured
 
 STOP_IDS = (2, 9)
@@ -24,13 +26,28 @@ class FalseLink:
         self.sent.append(message)
 
 
+PLAIN = LaneSettings(name="plain", deadline_s=3600, parkable=False)
+TWO_LANES = (
+    LaneSettings(name="upper", deadline_s=3600, parkable=False),
+    LaneSettings(name="lower", deadline_s=3600, parkable=True),
+)
+
+
 class World:
-    def __init__(self, **settings):
+    """`lanes` are the lanes; `lane`'s settings are those of the only one, if there is only one."""
+
+    def __init__(self, lanes=(PLAIN,), resumes_max=2, **lane):
+        if lane:
+            lanes = (PLAIN.model_copy(update=lane),)
+        self.lanes = {each.name: each for each in lanes}
         self.link = FalseLink()
         self.clock = FalseClock()
+        self.metrics = Metrics()
         self.dispatcher = Dispatcher(
             self.link,
-            ProxySettings(**settings),
+            Admission(lanes, AdmissionSettings()),
+            resumes_max=resumes_max,
+            metrics=self.metrics,
             stop_ids=STOP_IDS,
             clock=self.clock,
             log=structlog.get_logger(),
@@ -45,16 +62,19 @@ class World:
         self.link.epoch = None
         self.dispatcher.worker_went(cause)
 
-    def admit(self, request_id="r", **request):
-        return self.dispatcher.admit(measured(**request), request_id)
+    def admit(self, request_id="r", lane=None, **request):
+        settings = next(iter(self.lanes.values())) if lane is None else self.lanes[lane]
+        return self.dispatcher.admit(measured(lane=settings, **request), request_id)
 
     def sent(self):
         """Return what was sent since the last look."""
         sent, self.link.sent = self.link.sent, []
         return sent
 
-    def step(self, *rows):
-        self.dispatcher.stepped(Step(self.link.epoch, 1, 20.0, tuple(StepRow(*row) for row in rows)))
+    def step(self, *rows, prefills=()):
+        rows = tuple(StepRow(*row) for row in rows)
+        shares = tuple(PrefillShare(*share) for share in prefills)
+        self.dispatcher.stepped(Step(self.link.epoch, 1, 20.0, 20.0 / max(1, len(rows)), rows, shares))
 
     def tokens(self, sequence, attempt, *tokens, index=0):
         for place, token in enumerate(tokens, index):
@@ -63,9 +83,14 @@ class World:
     def finish(self, sequence, attempt, index, reason="stop"):
         self.dispatcher.finished(Finished(self.link.epoch, sequence, attempt, index, reason))
 
-    def progress(self, *running, ping):
+    def parked(self, sequence, attempt, index):
+        self.dispatcher.parked(Parked(self.link.epoch, sequence, attempt, index))
+
+    def progress(self, *running, ping, kv_bytes=0):
         memory = MemoryReading(0, 0, 0, 0)
-        self.dispatcher.progressed(Progress(self.link.epoch, 1, "decode", 1.0, ping, running, memory))
+        self.dispatcher.progressed(
+            Progress(self.link.epoch, 1, "decode", 1.0, ping, running, kv_bytes, memory)
+        )
 
 
 def events(admitted):

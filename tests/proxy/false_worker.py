@@ -10,6 +10,8 @@ from shared.messages import (
     Failed,
     Finished,
     Hello,
+    Park,
+    Parked,
     Step,
     StepRow,
     Submit,
@@ -31,6 +33,7 @@ class FalseWorker:
         self.pause_at = pause_at
         self.submits: list[Submit] = []
         self.cancelled: list[str] = []
+        self.parked: list[str] = []
         self.rows: dict[str, int] = {}  # name → how many tokens it has
         self._hello = hello
         self._heard_of = False
@@ -63,7 +66,8 @@ class FalseWorker:
             self._take(decode(frame))
         rows = [self._row(name) for name in list(self.rows)]
         if any(rows):
-            self._say(Step(self.epoch, 1, 1.0, tuple(row for row in rows if row)))
+            rows = tuple(row for row in rows if row)
+            self._say(Step(self.epoch, 1, 1.0, 1.0 / len(rows), rows, ()))
         for name in list(self.rows):
             self._end_if_due(name)
 
@@ -74,6 +78,9 @@ class FalseWorker:
             case Cancel(_, name):
                 self.cancelled.append(name)
                 self.rows.pop(name, None)
+            case Park(_, name) if name in self.rows:
+                self.parked.append(name)
+                self._say(Parked(self.epoch, name, self._last(name).attempt, self.rows.pop(name)))
 
     def _submit(self, submit):
         self.submits.append(submit)

@@ -41,10 +41,13 @@ class Heard:
     def worker_went(self, cause):
         self.words.append(("went", cause))
 
+    def worker_delayed(self, starts_at):
+        self.words.append(("delayed", starts_at))
+
     def hear(self, message):
         self.words.append(message)
 
-    stepped = finished = failed = progressed = hear
+    stepped = finished = failed = parked = progressed = hear
 
 
 class World:

@@ -13,6 +13,7 @@ import aiohttp
 import structlog
 
 from proxy.app import Proxy, StopRequest
+from proxy.keys import KEY_FILE_NAME, KeyFile
 from shared.channel import DealerChannel, RouterChannel
 from shared.codec import encode
 from shared.config import Settings
@@ -81,13 +82,15 @@ class Answered:
 class Gateway:
     """A proxy that serves, with everything a test wants to do to it."""
 
-    def __init__(self, folder, **proxy_settings):
+    def __init__(self, folder, lanes=None, **proxy_settings):
         self._exits = contextlib.AsyncExitStack()
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.answer = lambda _submit: ids(TEXT)
         self._folder = folder
-        self._settings = Settings.load(port=self.port, home=folder, proxy=proxy_settings)
+        self.lanes = lanes
+        self._proxy_settings = proxy_settings
+        self._settings = self.read()
         self._slots = 4
         self.workers = []
 
@@ -97,7 +100,15 @@ class Gateway:
         self.model = write_folder(self._folder, TOKENIZER, chat_template=CHATML)
         channel = RouterChannel(self._endpoint)
         self._exits.callback(channel.close)
-        self.proxy = Proxy(self._settings, self.model, channel, structlog.get_logger())
+        self.proxy = Proxy(
+            self._settings,
+            self.model,
+            channel,
+            structlog.get_logger(),
+            reading=self.read,
+            admin_socket=Path(place) / "admin",
+        )
+        self.admin_socket = Path(place) / "admin"
         self.stop = StopRequest()
         self.serving = asyncio.create_task(self.proxy.serve(self.stop))
         self._exits.push_async_callback(self.end)
@@ -150,6 +161,15 @@ class Gateway:
         await self.kill_worker()
         await self.start_worker(slots=self._slots, **changes)
 
+    def read(self):
+        """Read the settings, as at the start and at a reload; `lanes` may be changed before one."""
+        return Settings.load(port=self.port, home=self._folder, proxy=self._proxy_settings, lanes=self.lanes)
+
+    def add_key(self, name, **bounds):
+        """Make an API key, in force from the start or the next reload; return headers that show it."""
+        text = KeyFile(self._folder / KEY_FILE_NAME).add(name, **bounds).text
+        return {"Authorization": f"Bearer {text}"}
+
     @property
     def live(self):
         return self.proxy.dispatcher.live
@@ -162,7 +182,7 @@ class Gateway:
     async def idle(self):
         """Wait until nothing is live, neither here nor in the worker."""
         await until(lambda: self.live == 0 and not self.worker.rows)
-        assert self.proxy.dispatcher.reserved_bytes == 0
+        assert self.proxy.dispatcher.admission.reserved_bytes == 0
 
     # --- the client ---------------------------------------------------------------------------------------
 
@@ -175,9 +195,9 @@ class Gateway:
         async with self.session.post(path, **given, **options) as response:
             return Answered(response.status, response.headers, await response.read())
 
-    def asking(self, path, body):
+    def asking(self, path, body, **options):
         """Ask without waiting; the task's result is the answer."""
-        return asyncio.create_task(self.post(path, body))
+        return asyncio.create_task(self.post(path, body, **options))
 
     async def raw(self):
         """Return a connection's (reader, writer)."""
@@ -206,9 +226,9 @@ NAME = "small"
 
 
 @contextlib.asynccontextmanager
-async def gateway(tmp_path: Path, **proxy_settings):
-    """Run a gateway that has no worker yet."""
-    async with Gateway(tmp_path / NAME, **proxy_settings) as running:
+async def gateway(tmp_path: Path, lanes=None, **proxy_settings):
+    """Run a gateway that has no worker yet. `lanes` are lists of settings, as in a file."""
+    async with Gateway(tmp_path / NAME, lanes, **proxy_settings) as running:
         yield running
 
 

@@ -1,8 +1,11 @@
 """Small things that many tests of the proxy need: facts of a model, a Hello, a request that is measured."""
 
-from proxy.admission.queue import Waiting
-from proxy.request import IdsPrompt, Measured, Parsed
-from shared.messages import Hello, ModelFacts
+from proxy.admission.answer import Newcomer
+from proxy.authenticate import ANONYMOUS
+from proxy.request import Cap, IdsPrompt, Measured, Parsed, Ticket
+from shared.lane_settings import INTERACTIVE
+from shared.messages import Hello
+from shared.model_facts import ModelFacts
 from shared.sampling import Sampling
 
 FINGERPRINT = "f" * 16
@@ -19,6 +22,8 @@ def facts(**changes):
         "kv_bytes_per_token": 1,
         "kv_pad_tokens": 1,
         "kv_pad_rows": 1,
+        "window_tokens": 0,
+        "window_bytes_per_token": 0,
         "fixed_bytes_per_row": 0,
         "batches": True,
         "why_not": "",
@@ -27,14 +32,20 @@ def facts(**changes):
 
 
 def hello(epoch=1, slots=4, budget_bytes=1 << 20, **changes):
-    return Hello(epoch, "0", facts(**changes), budget_bytes, slots)
+    return Hello(epoch, "0", facts(**changes), budget_bytes, slots, 1.0, 20.0)
 
 
-def waiting(name, tokens=9):
-    return Waiting(name, tokens)
+def newcomer(name, key="", prompt_tokens=5, max_tokens=4, weight=1.0, deadline_s=30.0):
+    return Newcomer(name, key, weight, prompt_tokens, max_tokens, deadline_s)
 
 
-def measured(prompts=((5, 6, 7),), max_tokens=4, choices=1, seed=0):
+def ticket(lane=INTERACTIVE, caller=ANONYMOUS, context_tokens=1 << 20, max_tokens=None, deadline_s=None):
+    """Return what a request may have: by default nearly everything."""
+    cap = None if max_tokens is None else Cap(max_tokens, "This lane")
+    return Ticket(caller, lane, Cap(context_tokens, "This model"), cap, deadline_s or lane.deadline_s)
+
+
+def measured(prompts=((5, 6, 7),), max_tokens=4, choices=1, seed=0, **ticket_fields):
     """Return a measured request of token ids; `max_tokens` is each answer's cap."""
     parsed = Parsed(
         endpoint="completions",
@@ -47,4 +58,4 @@ def measured(prompts=((5, 6, 7),), max_tokens=4, choices=1, seed=0):
         stream=False,
         include_usage=False,
     )
-    return Measured(parsed, tuple(prompts), (max_tokens,) * len(prompts))
+    return Measured(parsed, ticket(**ticket_fields), tuple(prompts), (max_tokens,) * len(prompts))

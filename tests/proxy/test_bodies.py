@@ -18,7 +18,9 @@ from proxy.bodies import (
     text_completion,
 )
 
-HEAD = Head(id="chatcmpl-1", created=1_760_000_000, model="demo", system_fingerprint="fp_1")
+HEAD = Head(
+    id="chatcmpl-1", created=1_760_000_000, model="demo", system_fingerprint="fp_1", service_tier="default"
+)
 ANSWERS = [Answer("one", "stop"), Answer("two 漢", "length")]
 USAGE = Usage(prompt_tokens=3, completion_tokens=9)
 USAGE_BODY = {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}

@@ -20,12 +20,12 @@ def test_an_answer_is_submitted_whole_and_its_tokens_come_in_order(world):
     admitted = world.admit(prompts=((5, 6, 7),), max_tokens=3, seed=11)
     (submit,) = world.sent()
     assert submit == Submit(
-        1, name_of(admitted), 1, (5, 6, 7), (), 3, STOP_IDS, admitted.measured.parsed.sampling
+        1, name_of(admitted), 1, (5, 6, 7), (), 3, STOP_IDS, admitted.measured.parsed.sampling, 0, 250.0
     )
     world.tokens(name_of(admitted), 1, 70, 71, 72)
     world.finish(name_of(admitted), 1, 3, "length")
     assert events(admitted) == [*(TokenCame(0, token) for token in (70, 71, 72)), AnswerEnded(0, "length")]
-    assert (world.dispatcher.live, world.dispatcher.reserved_bytes) == (0, 0)
+    assert (world.dispatcher.live, world.dispatcher.admission.reserved_bytes) == (0, 0)
 
 
 def test_one_step_feeds_every_row(world):
@@ -90,7 +90,7 @@ def test_what_the_worker_cannot_run_is_refused_with_its_words(world):
     (failed,) = events(admitted)
     assert isinstance(failed.refusal, InvalidRequest)
     assert failed.refusal.message == "no such token"
-    assert (world.dispatcher.live, world.dispatcher.reserved_bytes) == (0, 0)
+    assert (world.dispatcher.live, world.dispatcher.admission.reserved_bytes) == (0, 0)
 
 
 # --- several answers ----------------------------------------------------------------------------------------
@@ -135,9 +135,9 @@ def test_a_request_finds_places_for_all_its_answers_or_none():
     world.admit("two", choices=2)
     with pytest.raises(Overloaded):
         world.admit("two more", choices=2)
-    assert (world.dispatcher.live, world.dispatcher.queued) == (3, 2)
+    assert (world.dispatcher.live, world.dispatcher.admission.queued) == (3, 2)
     world.admit("one", choices=1)
-    assert (world.dispatcher.live, world.dispatcher.queued) == (4, 3)
+    assert (world.dispatcher.live, world.dispatcher.admission.queued) == (4, 3)
 
 
 # --- the door -----------------------------------------------------------------------------------------------
@@ -154,10 +154,10 @@ def test_nothing_is_taken_before_the_first_worker_came():
 def test_while_a_worker_restarts_requests_wait(world):
     world.die()
     admitted = world.admit()
-    assert (world.dispatcher.queued, admitted.queue_ms, admitted.attempts) == (1, 0, 0)
+    assert (world.dispatcher.admission.queued, admitted.queue_ms, admitted.attempts) == (1, 0, 0)
     world.clock.advance(2.5)
     world.come(2)
-    assert (world.dispatcher.queued, admitted.queue_ms, admitted.attempts) == (0, 2500, 1)
+    assert (world.dispatcher.admission.queued, admitted.queue_ms, admitted.attempts) == (0, 2500, 1)
 
 
 def test_a_server_that_goes_down_takes_nothing_and_finishes_what_it_has(world):

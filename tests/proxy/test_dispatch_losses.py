@@ -63,7 +63,7 @@ def test_an_answer_is_interrupted_twice_and_no_more(world):
     assert "3 times" in failed.refusal.message
     assert "memory" in failed.refusal.message
     assert 1 <= failed.refusal.retry_after_s <= 60
-    assert (world.dispatcher.live, world.dispatcher.queued) == (0, 0)
+    assert (world.dispatcher.live, world.dispatcher.admission.queued) == (0, 0)
 
 
 @pytest.mark.parametrize("resumes", [0, 1, 8])
@@ -127,7 +127,7 @@ def test_a_client_that_leaves_gives_its_row_and_bytes_back(world):
     with world.admit() as admitted:
         world.sent()
     assert world.sent() == [Cancel(1, name_of(admitted))]
-    assert (world.dispatcher.live, world.dispatcher.reserved_bytes) == (0, 0)
+    assert (world.dispatcher.live, world.dispatcher.admission.reserved_bytes) == (0, 0)
     assert world.dispatcher.emptied.is_set()
 
 
@@ -148,7 +148,7 @@ def test_a_client_that_leaves_the_queue_costs_the_worker_nothing():
     world.sent()
     waiting.__exit__(None, None, None)
     assert world.sent() == []
-    assert (world.dispatcher.live, world.dispatcher.queued) == (1, 0)
+    assert (world.dispatcher.live, world.dispatcher.admission.queued) == (1, 0)
 
 
 def test_a_client_that_leaves_while_the_worker_is_gone_costs_the_next_one_nothing(world):
@@ -157,7 +157,7 @@ def test_a_client_that_leaves_while_the_worker_is_gone_costs_the_next_one_nothin
         world.sent()
     world.come(2)
     assert world.sent() == []
-    assert (world.dispatcher.live, world.dispatcher.reserved_bytes) == (0, 0)
+    assert (world.dispatcher.live, world.dispatcher.admission.reserved_bytes) == (0, 0)
 
 
 def test_whoever_waits_starts_when_somebody_leaves():

@@ -13,18 +13,21 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.admission.core import Admission
 from proxy.admitted import AnswerEnded, RequestFailed, TokenCame
 from proxy.dispatch import Dispatcher
 from proxy.worker_link import WorkerLink
 from shared.clock import FalseClock
 from shared.codec import encode
-from shared.config import ProxySettings
 from shared.errors import Overloaded, WorkerCrashed
+from shared.lane_settings import AdmissionSettings, LaneSettings
 from shared.messages import (
     Cancel,
     Exited,
     Finished,
     MemoryReading,
+    Park,
+    Parked,
     Ping,
     Progress,
     Starting,
@@ -32,11 +35,17 @@ from shared.messages import (
     StepRow,
     Submit,
 )
+from shared.metrics import Metrics
 from tests.proxy.small_worlds import FINGERPRINT, hello, measured
 
 SLOTS, BUDGET = 3, 60
 STOP = 0
 ALONE_TURNS_MAX = 20
+TURN_S = 0.5  # so long that rows are soon ripe for parking
+LANES = (
+    LaneSettings(name="upper", queue_places=8, deadline_s=3600, parkable=False),
+    LaneSettings(name="lower", queue_places=8, deadline_s=3600, parkable=True),
+)
 
 
 def drawn(prompt_ids, choice, index):
@@ -80,7 +89,7 @@ class FalseWorker:
         ended = []
         rows = tuple(row for name in self.rows for row in self.row(name, ended))
         if rows:
-            self.say(Step(self.epoch, 1, 20.0, rows))
+            self.say(Step(self.epoch, 1, 20.0, 20.0 / len(rows), rows, ()))
         for word in ended:
             del self.rows[word.sequence]
             self.say(word)
@@ -93,6 +102,9 @@ class FalseWorker:
                 self.rows[message.sequence] = (message, len(message.emitted_ids))
             case Cancel():
                 self.rows.pop(message.sequence, None)
+            case Park() if message.sequence in self.rows:
+                submit, index = self.rows.pop(message.sequence)
+                self.say(Parked(self.epoch, message.sequence, submit.attempt, index))
             case Ping():
                 assert message.number > self.ping
                 self.ping = message.number
@@ -108,7 +120,7 @@ class FalseWorker:
 
     def report(self):
         memory = MemoryReading(0, 0, 0, 0)
-        self.say(Progress(self.epoch, 1, "decode", 1.0, self.ping, tuple(self.rows), memory))
+        self.say(Progress(self.epoch, 1, "decode", 1.0, self.ping, tuple(self.rows), 0, memory))
 
     def forget_the_proxy(self):
         """Cancel everything and say Hello again, as after three missed pings."""
@@ -149,6 +161,10 @@ class Client:
                 assert (self.got.get(answer, []), reason) == self.expected(answer)
                 self.ended.add(answer)
 
+    @property
+    def parks(self):
+        return sum(sequence.parks for sequence in self.admitted.sequences)
+
     def expected(self, answer):
         sequence = self.admitted.sequences[answer]
         return whole_answer(sequence.prompt_ids, sequence.sampling.choice, sequence.max_tokens)
@@ -167,7 +183,9 @@ class Simulation:
         self.link = WorkerLink(None, FINGERPRINT, self.clock, log)
         self.dispatcher = Dispatcher(
             self.link,
-            ProxySettings(queue_places=8),
+            Admission(LANES, AdmissionSettings()),
+            resumes_max=2,
+            metrics=Metrics(),
             stop_ids=(STOP,),
             clock=self.clock,
             log=log,
@@ -189,7 +207,7 @@ class Simulation:
         self.check_the_end()
 
     def turn(self, *, trouble):
-        self.clock.advance(0.02)
+        self.clock.advance(TURN_S)
         self.pass_on_to_worker(trouble=trouble)
         self.worker.turn()
         self.deliver(self.worker, trouble=trouble)
@@ -197,7 +215,7 @@ class Simulation:
             self.deliver(self.random.choice(self.dead), trouble=True)
         for client in self.clients:
             client.read()
-        assert self.dispatcher.reserved_bytes <= BUDGET
+        assert self.dispatcher.admission.reserved_bytes <= BUDGET
 
     def pass_on_to_worker(self, *, trouble):
         """Do what the link's sending task does, over a wire that may lose a word."""
@@ -220,13 +238,16 @@ class Simulation:
 
     def arrive(self):
         prompts = tuple((self.random.randrange(100),) for _ in range(self.random.choice((1, 1, 2))))
-        request = measured(prompts, self.random.randint(1, 12), self.random.choice((1, 1, 1, 2)))
+        lane = self.random.choice((0, 1, 1))
+        choices = self.random.choice((1, 1, 1, 2))
+        request = measured(prompts, self.random.randint(1, 12), choices, lane=LANES[lane])
         if self.link.state.hello is None and not self.clients:
             return  # Still loading; the door has its own tests.
         try:
             self.clients.append(Client(self.dispatcher.admit(request, "same id")))
         except Overloaded:
-            assert self.dispatcher.queued + len(prompts) * request.parsed.choices > 8
+            queue = self.dispatcher.admission.state.lanes[lane]
+            assert queue.fresh + len(prompts) * request.parsed.choices > 8
 
     def leave(self):
         here = [client for client in self.clients if client.outcome is None]
@@ -250,7 +271,8 @@ class Simulation:
 
     def check_the_end(self):
         assert all(client.outcome is not None for client in self.clients)
-        assert (self.dispatcher.live, self.dispatcher.queued, self.dispatcher.reserved_bytes) == (0, 0, 0)
+        admission = self.dispatcher.admission
+        assert (self.dispatcher.live, admission.queued, admission.reserved_bytes) == (0, 0, 0)
         assert self.dispatcher.emptied.is_set()
         assert self.worker.rows == {}
 
@@ -275,3 +297,4 @@ def test_the_simulation_meets_what_it_is_for():
     assert sum(world.dispatcher.resumed for world in worlds) > 100
     assert sum(world.dispatcher.stale_words for world in worlds) > 50
     assert sum(len(world.dead) for world in worlds) > 50
+    assert sum(client.parks for world in worlds for client in world.clients) > 30

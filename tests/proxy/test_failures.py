@@ -179,3 +179,14 @@ def test_what_nobody_foresaw_is_a_500_that_says_nothing_of_the_inside(error):
     assert failure.body["error"]["type"] == "server_error"
     assert failure.body["error"]["code"] is None
     assert "secret" not in json.dumps(failure.body) + json.dumps(failure.headers)
+
+
+def test_in_a_stream_that_has_begun_the_time_to_come_back_stands_in_the_error():
+    late = said(errors.QueueTimeout("too late", retry_after_s=2.5))
+    assert late.event["error"] == {**late.body["error"], "retry_after_ms": 2500}
+    wrong = said(errors.InvalidRequest("no"))
+    assert wrong.event == wrong.body
+
+
+def test_who_shows_no_key_is_told_of_which_kind_it_should_be():
+    assert said(errors.InvalidKey("no")).headers["WWW-Authenticate"] == "Bearer"

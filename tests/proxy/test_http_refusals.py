@@ -15,7 +15,7 @@ from tests.waiting import until
 @pytest.fixture
 async def empty(tmp_path):
     """A gateway whose worker hasn't come yet."""
-    async with gateway(tmp_path, queue_places=2) as running:
+    async with gateway(tmp_path, lanes=[{"name": "interactive", "queue_places": 2}]) as running:
         yield running
 
 

@@ -4,13 +4,15 @@ import threading
 
 import pytest
 
-from proxy.measure import Measurer
+from proxy.measure import Measurer, refuse_hopeless
 from proxy.request import ChatPrompt, IdsPrompt, Parsed, TextPrompt
 from proxy.text_model import TextModel
 from shared.config import ProxySettings
 from shared.errors import ContextTooLong, InvalidRequest
+from shared.lane_settings import LaneSettings
 from shared.sampling import Sampling
 from tests.proxy.small_tokenizers import CHATML, byte_level, write_folder
+from tests.proxy.small_worlds import ticket
 
 CONTEXT = 32
 
@@ -31,20 +33,29 @@ def folder(tmp_path):
 
 @pytest.fixture
 def measurer(folder):
-    measurer = Measurer(TextModel.load(folder), folder, ProxySettings(max_tokens_default=20), CONTEXT)
+    measurer = Measurer(TextModel.load(folder), folder, ProxySettings())
     yield measurer
     measurer.close()
 
 
+LANE = LaneSettings(name="plain", max_tokens_default=20)
+TICKET = ticket(LANE, context_tokens=CONTEXT)
+
+
+async def measure(measurer, request):
+    refuse_hopeless(request, TICKET)
+    return await measurer.measure(request, TICKET)
+
+
 async def refusal_of(measurer, request, kind=ContextTooLong):
     with pytest.raises(kind) as refusal:
-        await measurer.measure(request)
+        await measure(measurer, request)
     return refusal.value
 
 
 async def test_each_prompt_gets_its_ids_and_its_own_cap(measurer):
     request = parsed(TextPrompt("abc"), IdsPrompt((5, 6)), TextPrompt("x" * 30))
-    measured = await measurer.measure(request)
+    measured = await measure(measurer, request)
     assert measured.parsed is request
     assert [len(ids) for ids in measured.prompt_ids] == [3, 2, 30]
     assert measured.prompt_ids[1] == (5, 6)
@@ -52,13 +63,13 @@ async def test_each_prompt_gets_its_ids_and_its_own_cap(measurer):
 
 
 async def test_a_chat_is_measured_by_its_template(measurer, folder):
-    measured = await measurer.measure(parsed(chat("Hi")))
+    measured = await measure(measurer, parsed(chat("Hi")))
     assert measured.prompt_ids == (TextModel.load(folder).encode_chat(chat("Hi").messages),)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 28, 29])
 async def test_an_answer_may_fill_the_context_to_its_end(measurer, max_tokens):
-    measured = await measurer.measure(parsed(TextPrompt("abc"), max_tokens=max_tokens))
+    measured = await measure(measurer, parsed(TextPrompt("abc"), max_tokens=max_tokens))
     assert measured.max_tokens == (max_tokens,)
 
 
@@ -70,7 +81,7 @@ async def test_an_answer_that_would_pass_the_end_is_refused_with_both_numbers(me
 
 
 async def test_a_prompt_that_leaves_one_token_for_the_answer_is_served(measurer):
-    measured = await measurer.measure(parsed(TextPrompt("x" * (CONTEXT - 1))))
+    measured = await measure(measurer, parsed(TextPrompt("x" * (CONTEXT - 1))))
     assert measured.max_tokens == (1,)
 
 
@@ -97,7 +108,7 @@ async def test_a_hopeless_text_is_refused_without_tokenising_it(measurer, make, 
 
 
 async def test_an_id_beyond_the_vocabulary_is_refused(measurer, folder):
-    await measurer.measure(parsed(IdsPrompt((folder.vocabulary - 1,))))
+    await measure(measurer, parsed(IdsPrompt((folder.vocabulary - 1,))))
     refusal = await refusal_of(measurer, parsed(IdsPrompt((1, folder.vocabulary))), InvalidRequest)
     assert refusal.param == "prompt"
     assert str(folder.vocabulary) in refusal.message
@@ -106,7 +117,7 @@ async def test_an_id_beyond_the_vocabulary_is_refused(measurer, folder):
 async def test_a_prompt_of_no_tokens_is_refused(tmp_path):
     """A template may come to nothing; a model can't start from nothing."""
     folder = write_folder(tmp_path, byte_level(), chat_template="")
-    measurer = Measurer(TextModel.load(folder), folder, ProxySettings(), CONTEXT)
+    measurer = Measurer(TextModel.load(folder), folder, ProxySettings())
     assert (await refusal_of(measurer, parsed(chat("Hi")), InvalidRequest)).param == "messages"
     measurer.close()
 
@@ -121,7 +132,7 @@ async def test_tokenising_happens_off_the_event_loop(measurer, monkeypatch):
             return encode(text)
 
     monkeypatch.setattr(measurer, "_text_model", Spy())
-    await measurer.measure(parsed(TextPrompt("a")))
+    await measure(measurer, parsed(TextPrompt("a")))
     assert threads != [threading.main_thread()]
     assert len(threads) == 1
 
@@ -129,4 +140,4 @@ async def test_tokenising_happens_off_the_event_loop(measurer, monkeypatch):
 async def test_nothing_is_measured_after_close(measurer):
     measurer.close()
     with pytest.raises(RuntimeError):
-        await measurer.measure(parsed(TextPrompt("a")))
+        await measure(measurer, parsed(TextPrompt("a")))

@@ -12,6 +12,8 @@ from shared.messages import (
     Failed,
     Finished,
     MemoryReading,
+    Park,
+    Parked,
     Ping,
     Progress,
     Starting,
@@ -30,14 +32,20 @@ def world():
 
 
 def step(epoch, token=7):
-    return Step(epoch, 1, 20.0, (StepRow("a", 1, 0, token),))
+    return Step(epoch, 1, 20.0, 20.0, (StepRow("a", 1, 0, token),), ())
 
 
 def progress(epoch, ping=0):
-    return Progress(epoch, 1, "idle", 0.0, ping, (), MemoryReading(1, 2, 3, 4))
+    return Progress(epoch, 1, "idle", 0.0, ping, (), 0, MemoryReading(1, 2, 3, 4))
 
 
-WORDS = [step(1), Finished(1, "a", 1, 1, "stop"), Failed(1, "a", 1, "no"), progress(1)]
+WORDS = [
+    step(1),
+    Finished(1, "a", 1, 1, "stop"),
+    Failed(1, "a", 1, "no"),
+    Parked(1, "a", 1, 3),
+    progress(1),
+]
 
 
 # --- who is heard -------------------------------------------------------------------------------------------
@@ -180,6 +188,7 @@ def test_the_time_of_the_next_start_is_kept_until_it_comes(world):
     world.clock.advance(1.0)
     world.supervisor_says(BackingOff(1, 4.0))
     assert world.link.state.retry_at == STARTED_S + 5.0
+    assert world.news() == [("delayed", STARTED_S + 5.0)]
     world.supervisor_says(Starting(2))
     assert world.link.state.retry_at is None
 
@@ -223,7 +232,7 @@ def test_strangers_are_not_heard(world, identity, message):
 def test_a_supervisor_cannot_speak_for_a_worker_nor_a_worker_for_a_supervisor(world, message):
     world.worker_says(hello(3))
     world.news()
-    if isinstance(message, Starting | Exited | BackingOff | Cancel | Ping | Submit):
+    if isinstance(message, Starting | Exited | BackingOff | Cancel | Park | Ping | Submit):
         world.link.take(b"w-0-3", encode(message))
     else:
         world.link.take(b"s-0", encode(message))

@@ -24,9 +24,9 @@ class Gateway:
         self.home = home
         self.port = _free_port()
         self._log = (home / "up.log").open("wb")
-        environment = {**os.environ, "FOREBAY_HOME": str(home), **settings}
+        self.environment = {**os.environ, "FOREBAY_HOME": str(home), **settings}
         command = [sys.executable, "-m", "ops.cli", "up", "--model", str(folder), "--port", str(self.port)]
-        self.process = subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
+        self.process = subprocess.Popen(command, env=self.environment, stdout=self._log, stderr=self._log)
 
     @property
     def url(self) -> str:
@@ -43,11 +43,19 @@ class Gateway:
         finally:
             connection.close()
 
-    def ready_body(self) -> dict:
+    def get(self, path: str) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         with contextlib.closing(connection):
-            connection.request("GET", "/health/ready")
-            return json.loads(connection.getresponse().read())
+            connection.request("GET", path)
+            return connection.getresponse().read()
+
+    def ready_body(self) -> dict:
+        return json.loads(self.get("/health/ready"))
+
+    def metric(self, name: str) -> dict[str, float]:
+        """Return a metric's values, by its labels as they are written."""
+        lines = [line for line in self.get("/metrics").decode().splitlines() if line.startswith(name)]
+        return {line.split(" ")[0].removeprefix(name): float(line.split(" ")[1]) for line in lines}
 
     def wait_until_ready(self) -> None:
         """Wait until it answers so, and `up` has seen it, too."""

@@ -6,6 +6,7 @@ import pytest
 
 from shared.config import Settings, child_environment
 from shared.errors import SettingsError
+from shared.lane_settings import BATCH, INTERACTIVE, AdmissionSettings
 from shared.limits import SLOTS_MAX
 
 
@@ -37,7 +38,9 @@ def test_without_a_file_the_documented_defaults_hold(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     settings = Settings.load()
     assert (settings.model, settings.host, settings.port) == ("demo", "127.0.0.1", 8000)
-    assert (settings.proxy.queue_places, settings.proxy.resumes_max, settings.worker.slots) == (256, 2, 16)
+    assert (settings.proxy.resumes_max, settings.worker.slots) == (2, 16)
+    assert settings.admission == AdmissionSettings()
+    assert settings.lanes == (INTERACTIVE, BATCH)
     assert (settings.log.format, settings.log.level) == ("console", "info")
     assert settings.home_folder == tmp_path / ".forebay"
 
@@ -84,6 +87,66 @@ def test_settings_cannot_be_changed():
         settings.worker.slots = 1
 
 
+# --- lanes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [("proxy", "queue_places"), ("proxy", "max_tokens_default"), ("worker", "prefill_quantum_ms")],
+)
+def test_what_a_lane_sets_is_no_setting_of_proxy_or_worker(toml, table, key):
+    said = complaint(toml(f"[{table}]\n{key} = 100"))
+    assert said.startswith(f"{table}.{key} is no known setting")
+    assert getattr(Settings.load(toml(f'[[lanes]]\nname = "a"\n{key} = 100')).lanes[0], key) == 100
+
+
+def test_lanes_of_a_file_stand_in_its_order_and_replace_the_built_in_ones(toml):
+    settings = Settings.load(toml('[[lanes]]\nname = "night"\n[[lanes]]\nname = "interactive"'))
+    assert [lane.name for lane in settings.lanes] == ["night", "interactive"]
+
+
+def test_a_lane_with_a_built_in_name_keeps_its_defaults_where_a_file_is_silent(toml):
+    [lane] = Settings.load(toml('[[lanes]]\nname = "interactive"\nqueue_places = 9')).lanes
+    assert (lane.queue_places, lane.reserved_slots, lane.deadline_s, lane.parkable) == (9, 1, 30.0, False)
+
+
+def test_lanes_can_be_one_variable_that_wins_over_the_file(toml, monkeypatch):
+    monkeypatch.setenv("FOREBAY_LANES", '[{"name": "batch", "queue_places": 5}, {"name": "other"}]')
+    first, second = Settings.load(toml('[[lanes]]\nname = "night"')).lanes
+    assert (first.name, first.queue_places, first.prefill_quantum_ms, first.tiers) == (
+        "batch",
+        5,
+        150.0,
+        ("flex",),
+    )
+    assert (second.name, second.prefill_quantum_ms) == ("other", 250.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('[[lanes]]\nname = "a"\n[[lanes]]\nname = "a"', "two lanes have the name 'a'"),
+        (
+            '[[lanes]]\nname = "batch"\n[[lanes]]\nname = "b"\ntiers = ["flex"]',
+            "two lanes have the service tier 'flex'",
+        ),
+        ("lanes = []", "1 to 16 lanes are possible, not 0"),
+        ('[worker]\nslots = 4\n[[lanes]]\nname = "a"\nreserved_slots = 4', "the lanes reserve 4 slots, of 4"),
+    ],
+)
+def test_lanes_that_cannot_stand_side_by_side_are_refused_in_words(toml, content, words):
+    assert complaint(toml(content)).startswith(words)
+
+
+@pytest.mark.parametrize(("slots", "reserved"), [(1, 1), (4, 3), (16, 15)])
+def test_lanes_may_reserve_all_slots_but_one_and_the_only_one_of_a_family_that_does_not_batch(
+    slots, reserved
+):
+    lane = {"name": "a", "reserved_slots": reserved}
+    assert Settings.load(worker={"slots": slots}, lanes=[lane]).lanes[0].reserved_slots == reserved
+    assert "reserve" in complaint(worker={"slots": slots}, lanes=[{**lane, "reserved_slots": reserved + 1}])
+
+
 # --- errors in words ----------------------------------------------------------------------------------------
 
 
@@ -92,7 +155,10 @@ def test_settings_cannot_be_changed():
     [
         ("prot = 1", "prot", "port"),
         ("[worker]\nslot = 1", "worker.slot", "worker.slots"),
-        ("[proxy]\nqueue_place = 1", "proxy.queue_place", "proxy.queue_places"),
+        ("[proxy]\ndrain = 1", "proxy.drain", "proxy.drain_s"),
+        ("[admission]\nkey_share = 0.5", "admission.key_share", "admission.key_queue_share"),
+        ('[[lanes]]\nname = "a"\nqueue_place = 1', "lanes.0.queue_place", "lanes.queue_places"),
+        ('[[lanes]]\nname = "a"\n[[lanes]]\nname = "b"\npark = 1', "lanes.1.park", "lanes.parkable"),
         ("[worke]\nslots = 1", "worke", "worker"),
     ],
 )
@@ -133,13 +199,18 @@ def test_a_key_that_resembles_nothing_gets_no_hint(toml):
         ("[worker]\nmemory_fraction = nan", "worker.memory_fraction"),
         ("[worker]\ncontext_tokens = 15", "worker.context_tokens"),
         ("[proxy]\nresumes_max = 9", "proxy.resumes_max"),
+        ("[admission]\nkey_queue_share = 0", "admission.key_queue_share"),
+        ('[[lanes]]\nname = ""', "lanes.0.name"),
+        ('[[lanes]]\nname = "a"\nqueue_places = 0', "lanes.0.queue_places"),
+        ('[[lanes]]\nname = "a"\nprefill_quantum_ms = 9', "lanes.0.prefill_quantum_ms"),
+        ('[[lanes]]\nname = "a"\nstep_share_min = 0.6', "lanes.0.step_share_min"),
         ("[proxy]\ndrain_s = -1", "proxy.drain_s"),
         ('[log]\nlevel = "loud"', "log.level"),
     ],
 )
 def test_a_wrong_type_or_range_is_said_by_key(toml, content, key):
     said = complaint(toml(content))
-    assert said.startswith((f"{key}: Input should be ", f"{key}: String should have "))
+    assert said.startswith((f"{key}: Input should be ", f"{key}: String should "))
 
 
 def test_every_wrong_key_is_said_at_once(toml):

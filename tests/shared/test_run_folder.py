@@ -44,7 +44,7 @@ def test_the_longest_path_that_fits_is_used_and_one_byte_more_is_not():
     def path(letters):
         return RunFolder(Path("/" + "x" * letters), 8000)
 
-    fits = SOCKET_PATH_BYTES_MAX - len("//run/8000/wire")
+    fits = SOCKET_PATH_BYTES_MAX - len("//run/8000/admin")
     assert path(fits).path.parts[-2:] == ("run", "8000")
     assert path(fits + 1).path.name.startswith("forebay-")
 

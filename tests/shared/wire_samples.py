@@ -1,5 +1,12 @@
-"""One fixed message of every kind, whose frames golden_wire.txt keeps."""
+"""One fixed message of every kind, whose frames golden_wire.txt keeps, and what is made of them."""
 
+from dataclasses import fields
+
+import msgpack
+import pytest
+
+from shared.codec import decode, encode
+from shared.errors import FrameError
 from shared.messages import (
     BackingOff,
     Cancel,
@@ -8,14 +15,17 @@ from shared.messages import (
     Finished,
     Hello,
     MemoryReading,
-    ModelFacts,
+    Park,
+    Parked,
     Ping,
+    PrefillShare,
     Progress,
     Starting,
     Step,
     StepRow,
     Submit,
 )
+from shared.model_facts import ModelFacts
 from shared.sampling import Sampling
 
 FACTS = ModelFacts(
@@ -27,6 +37,8 @@ FACTS = ModelFacts(
     kv_bytes_per_token=46_080,
     kv_pad_tokens=256,
     kv_pad_rows=1,
+    window_tokens=512,
+    window_bytes_per_token=1024,
     fixed_bytes_per_row=0,
     batches=True,
     why_not="",
@@ -43,15 +55,62 @@ SAMPLES = (
         max_tokens=64,
         stop_ids=(0, 2),
         sampling=SAMPLING,
+        rank=1,
+        quantum_ms=150.0,
     ),
     Cancel(3, "req_1/1/0"),
     Ping(3, 12),
-    Hello(epoch=3, worker="0", facts=FACTS, budget_bytes=8 << 30, slots=16),
-    Step(3, 77, 21.5, (StepRow("a/0", 1, 0, 300), StepRow("b/0", 2, 9, 1))),
+    Hello(
+        epoch=3,
+        worker="0",
+        facts=FACTS,
+        budget_bytes=8 << 30,
+        slots=16,
+        prefill_ms_per_token=0.75,
+        decode_ms_per_step=18.5,
+    ),
+    Step(
+        epoch=3,
+        step=77,
+        step_ms=21.5,
+        row_ms=10.75,
+        rows=(StepRow("a/0", 1, 0, 300), StepRow("b/0", 2, 9, 1)),
+        prefills=(PrefillShare("c/0", 1, 200, 150.5),),
+    ),
     Finished(3, "a/0", 1, 10, "stop"),
     Failed(3, "a/0", 1, "too long"),
-    Progress(3, 78, "decode", 25.0, 12, ("a/0", "b/0"), MemoryReading(1, 2, 3, 4)),
+    Progress(
+        epoch=3,
+        step=78,
+        phase="decode",
+        expected_ms=25.0,
+        ping=12,
+        running=("a/0", "b/0"),
+        kv_bytes=70_000,
+        memory=MemoryReading(1, 2, 3, 4),
+    ),
     Starting(3),
     Exited(3, "memory", "Unable to allocate"),
     BackingOff(3, 1.5),
+    Park(3, "a/0"),
+    Parked(3, "a/0", 1, 10),
 )
+
+
+def sample_of(kind):
+    return next(sample for sample in SAMPLES if isinstance(sample, kind))
+
+
+def change(sample, **changes):
+    """Return a frame of a message that could not be built: the fields are replaced behind its back."""
+    parts = msgpack.unpackb(encode(sample))
+    names = [field.name for field in fields(sample)]
+    for name, value in changes.items():
+        parts[2 + names.index(name)] = value
+    return msgpack.packb(parts)
+
+
+def refused(frame):
+    with pytest.raises(FrameError) as problem:
+        decode(frame)
+    return str(problem.value)

@@ -26,7 +26,7 @@ class FalseProcess:
     def report(self, phase: Phase) -> None:
         self._step += 1
         memory = MemoryReading(0, 0, 0, 0)
-        self._writer.write(Progress(self._spec.epoch, self._step, phase, 10.0, 0, (), memory))
+        self._writer.write(Progress(self._spec.epoch, self._step, phase, 10.0, 0, (), 0, memory))
 
     def load(self) -> None:
         for _ in range(2):

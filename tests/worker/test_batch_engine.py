@@ -115,7 +115,7 @@ def test_room_that_a_busy_batch_keeps_is_given_back_when_rows_are_gone_though_ot
     bench.turn()
     facts = bench.facts
     assert "long" in bench.scheduler.names
-    assert 0 < bench.engine.kv_bytes <= facts.batch_bytes(1, 302)
+    assert 0 < bench.engine.kv_bytes <= facts.batch_bytes([302])
     bench.run()
 
 

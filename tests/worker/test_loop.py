@@ -1,22 +1,14 @@
 """The worker's loop, one turn at a time, with a false channel, a false engine and a clock moved by hand."""
 
-from collections import deque
-from collections.abc import Sequence as Seq
-
 import pytest
 
-from shared.clock import FalseClock
 from shared.codec import encode
-from shared.limits import PING_INTERVAL_S, PINGS_MISSED_MAX, PROGRESS_INTERVAL_S
-from shared.logs import get
+from shared.limits import PING_INTERVAL_S, PROGRESS_INTERVAL_S
 from shared.messages import (
     Cancel,
     Failed,
     Finished,
     Hello,
-    MemoryReading,
-    Message,
-    ModelFacts,
     Ping,
     Progress,
     Step,
@@ -24,106 +16,22 @@ from shared.messages import (
     Submit,
 )
 from shared.sampling import Sampling
-from tests.worker.workbench import FalseChannel, SteadyTimes
-from worker.batch_engine import StepResult
-from worker.inbox import Inbox
-from worker.loop import Loop
-from worker.outbox import Outbox
-from worker.plan import Chunk
-from worker.scheduler import Scheduler
-from worker.sequence import Sequence
-
-EPOCH = 5
-CONTEXT = 100
-FACTS = ModelFacts("f", "llama", CONTEXT, 50, 1, 1, 256, 2, 0, batches=True, why_not="")
-HELLO = Hello(EPOCH, "0", FACTS, 1 << 30, 2)
-MEMORY = MemoryReading(1, 2, 3, 4)
-SILENCE_S = PING_INTERVAL_S * PINGS_MISSED_MAX
-
-
-class FalseEngine:
-    """Answers every row with token 7, a step behind, as the real one does; keeps what it was told to drop."""
-
-    def __init__(self) -> None:
-        self.steps: deque[tuple[Sequence, ...]] = deque()
-        self.calls: list[str] = []
-        self.dropped: list[str] = []
-        self.problem: Exception | None = None
-
-    @property
-    def under_way(self) -> int:
-        return len(self.steps)
-
-    def drop(self, sequences: Seq[Sequence]) -> None:
-        self.dropped += [sequence.name for sequence in sequences]
-
-    def prefill(self, chunks: Seq[Chunk]) -> float:
-        assert chunks
-        self.calls.append("prefill")
-        return 3.0
-
-    def launch(self, rows: Seq[Sequence]) -> None:
-        if self.problem:
-            raise self.problem
-        self.calls.append("launch")
-        self.steps.append(tuple(rows))
-
-    def read(self) -> StepResult:
-        self.calls.append("read")
-        rows = self.steps.popleft()
-        return StepResult(rows, [7] * len(rows), 3.0)
-
-    def tidy(self) -> None:
-        """There is nothing to tidy."""
-
-
-class Turned:
-    """A loop and everything around it."""
-
-    def __init__(self, slots: int = 2, quantum_ms: float = 40.0) -> None:
-        self.channel = FalseChannel()
-        self.clock = FalseClock(1000.0)
-        self.engine = FalseEngine()
-        self.reports: list[Progress] = []
-        times = SteadyTimes()
-        self.inbox = Inbox(self.channel, EPOCH, get("test"))  # type: ignore[arg-type]  # stands in for a dealer
-        self.loop = Loop(
-            HELLO,
-            CONTEXT,
-            (
-                self.inbox,
-                Outbox(self.channel, EPOCH),  # type: ignore[arg-type]  # likewise
-                Scheduler(slots, quantum_ms, times),
-                self.engine,  # type: ignore[arg-type]  # stands in for one with a model
-                times,
-            ),
-            self.reports.append,
-            lambda: MEMORY,
-            clock=self.clock,
-        )
-
-    def turn(self, *messages: Message, after_s: float = 0.0, times: int = 1) -> None:
-        self.clock.advance(after_s)
-        for message in messages:
-            self.channel.say(message)
-        for _ in range(times):
-            self.loop.turn()
-
-    def ping(self, number: int = 1) -> None:
-        self.turn(Ping(EPOCH, number))
-
-
-def submit(name: str, prompt: Seq[int] = (1,), max_tokens: int = 4, epoch: int = EPOCH) -> Submit:
-    return Submit(epoch, name, 1, tuple(prompt), (), max_tokens, (), Sampling())
+from tests.worker.turned_loop import (
+    EPOCH,
+    HELLO,
+    KV_BYTES,
+    MEMORY,
+    QUANTUM_MS,
+    SILENCE_S,
+    Turned,
+    met_loop,
+    submit,
+)
 
 
 @pytest.fixture
 def met() -> Turned:
-    """A loop that has been greeted by its proxy."""
-    turned = Turned()
-    turned.ping()
-    turned.channel.sent.clear()
-    return turned
+    return met_loop()
 
 
 # --- the proxy --------------------------------------------------------------------------------------------
@@ -193,7 +101,7 @@ def test_progress_names_what_runs_and_echoes_the_last_ping(met: Turned) -> None:
     met.turn(Ping(EPOCH, 41), submit("a"), submit("b", range(20)), submit("c"), after_s=PROGRESS_INTERVAL_S)
     [progress] = met.channel.of(Progress)
     assert progress == met.reports[-1]
-    assert progress == Progress(EPOCH, 0, "prefill", 20.0, 41, ("a", "b", "c"), MEMORY)
+    assert progress == Progress(EPOCH, 0, "prefill", 20.0, 41, ("a", "b", "c"), KV_BYTES, MEMORY)
 
 
 def test_progress_says_what_the_turn_is_about_before_it_is_done(met: Turned) -> None:
@@ -267,8 +175,8 @@ def test_a_sequence_that_just_fits_the_context_runs(met: Turned) -> None:
 
 
 def test_a_resumed_sequence_is_measured_by_what_is_still_to_come(met: Turned) -> None:
-    met.turn(Submit(EPOCH, "a", 2, (1,) * 40, (2,) * 59, 60, (), Sampling()), times=10)
-    assert met.channel.of(Step)[0].rows == (StepRow("a", 2, 59, 7),)
+    met.turn(Submit(EPOCH, "a", 2, (1,) * 40, (2,) * 59, 60, (), Sampling(), 0, QUANTUM_MS), times=10)
+    assert [step.rows for step in met.channel.of(Step)] == [(), (), (StepRow("a", 2, 59, 7),)]
     assert met.channel.of(Finished) == [Finished(EPOCH, "a", 2, 60, "length")]
 
 

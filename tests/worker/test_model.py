@@ -60,21 +60,26 @@ def test_bytes_a_token_are_what_the_caches_take() -> None:
     assert tiny("deepseek_v3").facts.kv_bytes_per_token == 2 * 1 * (16 + 4) * 4
 
 
-@pytest.mark.parametrize("family", ["mamba2", "gemma3_text", "qwen3_5"])
-@pytest.mark.parametrize("length", [2, 60, 250, 600])
-def test_a_family_with_other_state_costs_at_most_what_was_measured(family: str, length: int) -> None:
-    loaded = tiny(family)
-    caches = loaded.new_caches(length)
-    for start in range(0, length, 100):
-        loaded.model(mx.array([[5] * min(100, length - start)]), cache=caches)
-        mx.eval([cache.state for cache in caches])
-    assert sum(cache.nbytes for cache in caches) <= loaded.facts.batch_bytes(1, length)
-
-
 def test_state_that_does_not_grow_is_told_as_such() -> None:
     facts = tiny("mamba2").facts
-    assert facts.kv_bytes_per_token == 0
+    assert (facts.kv_bytes_per_token, facts.window_tokens, facts.window_bytes_per_token) == (0, 0, 0)
     assert facts.fixed_bytes_per_row > 0
+
+
+def test_layers_with_a_window_are_told_apart_from_those_that_keep_everything() -> None:
+    """Two of three layers have a window; two heads, keys and values 8 wide, four bytes a number."""
+    facts = tiny("gemma3_text").facts
+    layer = 2 * (8 + 8) * 4
+    assert (facts.kv_bytes_per_token, facts.window_bytes_per_token) == (layer, 2 * layer)
+    assert (facts.window_tokens, facts.fixed_bytes_per_row) == (24, 0)
+
+
+def test_a_layer_of_several_caches_is_told_by_its_parts() -> None:
+    """One layer keeps everything, one a window, and both the last key and value before a convolution."""
+    facts = tiny("baichuan_m1").facts
+    layer = 2 * (8 + 8) * 4
+    assert (facts.kv_bytes_per_token, facts.window_bytes_per_token) == (layer, layer)
+    assert (facts.window_tokens, facts.fixed_bytes_per_row) == (24, 2 * layer)
 
 
 def test_loading_says_again_and_again_that_it_moves(tmp_path: Path) -> None:

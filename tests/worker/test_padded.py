@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import KVCache
 
-from shared.messages import ModelFacts
-from worker.padded import ROWS_STEP, TOKENS_STEP, LayerShape, PaddedBatch, Prefilled, SoloRow
+from shared.model_facts import ModelFacts
+from worker.cache_kinds import TOKENS_STEP
+from worker.padded import ROWS_STEP, LayerShape, PaddedBatch, Prefilled
+from worker.solo_row import SoloRow
 
 # Keys and values of different widths, as multi-head latent attention has them.
 SHAPES: Final = [LayerShape(2, 3, 5, mx.float32), LayerShape(1, 4, 2, mx.float32)]
 BYTES_PER_TOKEN: Final = sum(4 * shape.heads * (shape.key_width + shape.value_width) for shape in SHAPES)
 FACTS: Final = ModelFacts(
-    "f", "llama", 4096, 300, 1, BYTES_PER_TOKEN, TOKENS_STEP, ROWS_STEP, 0, batches=True, why_not=""
+    "f", "llama", 4096, 300, 1, BYTES_PER_TOKEN, TOKENS_STEP, ROWS_STEP, 0, 0, 0, batches=True, why_not=""
 )
 
 
@@ -146,7 +148,7 @@ def test_a_batch_takes_no_more_bytes_than_the_facts_say(lengths: list[int]) -> N
     places = -(-len(lengths) // ROWS_STEP) * ROWS_STEP
     tokens = -(-(max(lengths) + 1) // TOKENS_STEP) * TOKENS_STEP
     assert both.batch.nbytes == places * tokens * BYTES_PER_TOKEN
-    assert both.batch.nbytes <= FACTS.batch_bytes(len(lengths), max(lengths))
+    assert both.batch.nbytes <= FACTS.batch_bytes(lengths)
 
 
 @pytest.mark.parametrize("prefilling", range(9))
@@ -159,7 +161,7 @@ def test_rows_that_prefill_have_room_beside_the_batch_in_what_the_facts_say(
     if decoding:
         both.batch.begin_step(elsewhere_bytes=0)
     beside = prefilling * 300 * BYTES_PER_TOKEN
-    assert both.batch.nbytes + beside <= FACTS.batch_bytes(decoding + prefilling, 300)
+    assert both.batch.nbytes + beside <= FACTS.batch_bytes([300] * (decoding + prefilling))
 
 
 def test_a_batch_grows_by_whole_steps_when_a_row_outgrows_it() -> None:

@@ -16,7 +16,7 @@ SMALL_CHUNK = 16
 
 def chunk(tokens: int, start: int = 0, prompt: int | None = None) -> Chunk:
     ids = tuple(range(tokens + 1 if prompt is None else prompt))
-    return Chunk(Sequence.of(Submit(1, "a", 1, ids, (), 4, (), Sampling()), now=0.0), start, tokens)
+    return Chunk(Sequence.of(Submit(1, "a", 1, ids, (), 4, (), Sampling(), 0, 250.0), now=0.0), start, tokens)
 
 
 def times() -> StepTimes:

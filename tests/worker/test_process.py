@@ -145,14 +145,14 @@ async def life(start: Callable[..., Life], folder: ModelFolder) -> AsyncIterator
 
 
 def submit(name: str, max_tokens: int, epoch: int = EPOCH) -> Submit:
-    return Submit(epoch, name, 1, PROMPT, (), max_tokens, (), Sampling(temperature=0.0))
+    return Submit(epoch, name, 1, PROMPT, (), max_tokens, (), Sampling(temperature=0.0), 0, 250.0)
 
 
 async def test_a_sequence_is_answered_with_the_models_own_tokens(life: Life, folder: ModelFolder) -> None:
     loaded = load_saved(folder)
     hello = await life.hears(Hello)
     assert (hello.facts, hello.slots, hello.worker) == (loaded.facts, 3, "0")
-    assert hello.budget_bytes >= loaded.facts.batch_bytes(1, 1)
+    assert hello.budget_bytes >= loaded.facts.batch_bytes([1])
     await life.say(submit("a", 20))
     await life.hears(Finished, sequence="a", index=20, reason="length")
     greedy_alone(loaded.model, PROMPT, 20).assert_same(life.tokens("a"))

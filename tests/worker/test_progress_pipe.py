@@ -23,6 +23,7 @@ reports = st.builds(
     expected_ms=st.floats(0, 1e9),
     ping=naturals,
     running=st.just(()),
+    kv_bytes=naturals,
     memory=st.builds(MemoryReading, naturals, naturals, naturals, naturals),
 )
 # Bytes at random, and frames that are well made around a payload that isn't.
@@ -33,7 +34,7 @@ garbage = st.one_of(
 
 
 def progress(step: int, running: tuple[str, ...] = ()) -> Progress:
-    return Progress(HUGE, step, "decode", 12.5, HUGE, running, MemoryReading(HUGE, HUGE, HUGE, HUGE))
+    return Progress(HUGE, step, "decode", 12.5, HUGE, running, HUGE, MemoryReading(HUGE, HUGE, HUGE, HUGE))
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ class Bench:
         return [it for it in instructions if not (isinstance(it, Tell) and it.again)]
 
     def report(self, step: int, phase: Phase = "decode", expected_ms: float = 50.0) -> None:
-        message = Progress(self.epoch, step, phase, expected_ms, 0, (), MemoryReading(0, 0, 0, 0))
+        message = Progress(self.epoch, step, phase, expected_ms, 0, (), 0, MemoryReading(0, 0, 0, 0))
         assert self.policy.handle(Progressed(message, self.now)) == []
 
     def wait(self, seconds: float) -> list[Instruction]:

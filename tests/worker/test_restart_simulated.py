@@ -201,7 +201,7 @@ class World:
             self.ready_at = self.now if self.ready_at is None else self.ready_at
             if self.now - self.ready_at >= HEALTHY_S:
                 self.failures = 0
-        message = Progress(self.epoch, step, phase, expected_ms, 0, (), NO_MEMORY)
+        message = Progress(self.epoch, step, phase, expected_ms, 0, (), 0, NO_MEMORY)
         self.handle(Progressed(message, self.now))
 
     def die(self, status: int | None) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from shared.messages import Submit
 from shared.sampling import Sampling
-from worker.plan import Plan, StepTimes
+from worker.plan import CHUNK_TOKENS_MAX, Plan, StepTimes
 from worker.scheduler import Emitted, Ended, Scheduler
 from worker.sequence import Phase, Sequence
 
@@ -23,16 +23,27 @@ def sequence(
     stop_ids: tuple[int, ...] = (),
     now: float = 0.0,
     attempt: int = 1,
+    rank: int = 0,
+    quantum_ms: float = QUANTUM_MS,
 ) -> Sequence:
     submit = Submit(
-        1, name, attempt, tuple(range(prompt)), tuple(range(emitted)), max_tokens, stop_ids, Sampling()
+        epoch=1,
+        sequence=name,
+        attempt=attempt,
+        prompt_ids=tuple(range(prompt)),
+        emitted_ids=tuple(range(emitted)),
+        max_tokens=max_tokens,
+        stop_ids=stop_ids,
+        sampling=Sampling(),
+        rank=rank,
+        quantum_ms=quantum_ms,
     )
     return Sequence.of(submit, now)
 
 
 def scheduler(slots: int = 4) -> Scheduler:
     """Prefill takes a millisecond a token, so that a quantum is 100 tokens."""
-    return Scheduler(slots, QUANTUM_MS, StepTimes(prefill_ms_per_token=1.0, decode_ms_per_step=5.0))
+    return Scheduler(slots, StepTimes(prefill_ms_per_token=1.0, decode_ms_per_step=5.0))
 
 
 def with_rows(rows: int, slots: int = 60) -> Scheduler:
@@ -109,7 +120,7 @@ def test_a_quantum_is_never_overrun_by_more_than_a_small_chunk(rows: int, quanta
 
 
 def test_the_fixed_cost_of_a_turn_is_part_of_the_quantum_and_of_what_it_says() -> None:
-    plans = Scheduler(4, QUANTUM_MS, StepTimes(1.0, 5.0, prefill_fixed_ms=40.0))
+    plans = Scheduler(4, StepTimes(1.0, 5.0, prefill_fixed_ms=40.0))
     plans.submit(sequence("a", prompt=501))
     plan = plans.plan(0.0)
     assert chunks(plan) == [("a", 0, 60)]
@@ -117,8 +128,8 @@ def test_the_fixed_cost_of_a_turn_is_part_of_the_quantum_and_of_what_it_says() -
 
 
 def test_a_prompt_moves_however_small_the_quantum() -> None:
-    plans = Scheduler(4, 10.0, StepTimes(1.0, 5.0, prefill_fixed_ms=40.0))
-    plans.submit(sequence("a", prompt=501))
+    plans = Scheduler(4, StepTimes(1.0, 5.0, prefill_fixed_ms=40.0))
+    plans.submit(sequence("a", prompt=501, quantum_ms=10.0))
     assert chunks(plans.plan(0.0)) == [("a", 0, SMALL_CHUNK)]
 
 
@@ -262,3 +273,92 @@ def test_a_resumed_sequence_prefills_what_was_emitted_and_goes_on_behind_it() ->
     plans.plan(0.0)
     assert plans.settle([a], [8]) == [Emitted(a, 4, 8), Ended(a, 5, "length")]
     assert plans.plan(0.0).rows == ()
+
+
+def test_parking_gives_a_row_up_like_a_cancel_and_says_how_far_it_came() -> None:
+    plans = scheduler(slots=1)
+    a = sequence("a", max_tokens=9)
+    for each in (a, sequence("b")):
+        plans.submit(each)
+    first, second = plans.plan(0.0), plans.plan(0.0)
+    plans.settle(first.rows, [7])
+    assert plans.park("a") is a
+    assert (a.settled, a.phase) == (1, Phase.GONE)
+    assert plans.settle(second.rows, [7]) == [], "a token that wasn't read in time is computed again"
+    plan = plans.plan(0.0)
+    assert (plan.dropped, names(plan.rows)) == ((a,), ["b"])
+    assert plans.park("a") is None
+
+
+# --- ranks ------------------------------------------------------------------------------------------------
+
+
+def test_slots_go_by_rank_and_then_by_arrival() -> None:
+    plans = scheduler(slots=1)
+    for name, rank in (("low", 2), ("middle", 1), ("first", 0), ("second", 0)):
+        plans.submit(sequence(name, rank=rank, max_tokens=1))
+    order = []
+    while plans.names:
+        [row] = plans.plan(0.0).rows
+        plans.settle([row], [7])
+        order.append(row.name)
+    assert order == ["first", "second", "middle", "low"]
+
+
+def test_a_higher_rank_is_prefilled_first_however_long_it_is_and_however_long_others_have_waited() -> None:
+    plans = with_rows(3)
+    plans.submit(sequence("low", prompt=31, rank=1))
+    plans.submit(sequence("high", prompt=501, now=60.0))
+    assert chunks(plans.plan(60.0)) == [("high", 0, 100)]
+
+
+def test_what_a_higher_rank_leaves_of_a_turn_goes_to_the_next_rank() -> None:
+    plans = with_rows(3)
+    plans.submit(sequence("low", prompt=501, rank=1))
+    plans.submit(sequence("high", prompt=31))
+    assert chunks(plans.plan(0.0)) == [("high", 0, 30), ("low", 0, 70)]
+
+
+@pytest.mark.parametrize(("high", "spent"), [(31, 60), (46, 60), (61, 60), (81, 80)])
+def test_a_lower_rank_never_makes_a_turn_longer_than_its_own_quantum(high: int, spent: int) -> None:
+    """Not even by a small chunk: it fits in or waits."""
+    plans = with_rows(3)
+    plans.submit(sequence("low", prompt=501, rank=1, quantum_ms=60.0))
+    plans.submit(sequence("high", prompt=high))
+    turn = chunks(plans.plan(0.0))
+    assert turn[0] == ("high", 0, high - 1)
+    assert sum(tokens for _, _, tokens in turn) in (spent, high - 1)
+    assert (len(turn) == 2) == (high - 1 + SMALL_CHUNK <= 60)
+
+
+def test_a_lower_rank_with_a_longer_quantum_still_keeps_to_the_higher_ones_turn() -> None:
+    plans = with_rows(3)
+    plans.submit(sequence("low", prompt=501, rank=1, quantum_ms=400.0))
+    plans.submit(sequence("high", prompt=31))
+    assert chunks(plans.plan(0.0)) == [("high", 0, 30), ("low", 0, 70)]
+    assert chunks(plans.plan(0.0)) == [("low", 70, 400)]
+
+
+def test_a_lower_rank_gets_nothing_while_a_higher_one_has_prefill_left_for_the_next_turn() -> None:
+    """A chunk is bounded in tokens too, so on a fast device there is time left behind it."""
+    plans = Scheduler(4, StepTimes(prefill_ms_per_token=0.01, decode_ms_per_step=5.0))
+    plans.submit(sequence("low", prompt=501, rank=1))
+    plans.submit(sequence("high", prompt=2 * CHUNK_TOKENS_MAX + 11))
+    assert [chunks(plans.plan(0.0)) for _ in range(3)] == [
+        [("high", 0, CHUNK_TOKENS_MAX)],
+        [("high", CHUNK_TOKENS_MAX, CHUNK_TOKENS_MAX)],
+        [("high", 2 * CHUNK_TOKENS_MAX, 10), ("low", 0, 500)],
+    ]
+
+
+def test_a_turn_grows_with_the_prompts_that_wait_in_rank_0_only() -> None:
+    low = scheduler(slots=60)
+    for number in range(8):
+        low.submit(sequence(f"low {number}", prompt=101, rank=1))
+    assert sum(chunk.tokens for chunk in low.plan(0.0).chunks) == QUANTUM_MS
+    low.submit(sequence("high", prompt=901))
+    assert chunks(low.plan(0.0)) == [("high", 0, 100)]
+    high = scheduler(slots=60)
+    for number in range(8):
+        high.submit(sequence(f"high {number}", prompt=101))
+    assert sum(chunk.tokens for chunk in high.plan(0.0).chunks) == 4 * QUANTUM_MS

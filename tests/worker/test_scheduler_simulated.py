@@ -14,7 +14,7 @@ from worker.scheduler import Emitted, Ended, Scheduler
 from worker.sequence import Phase, Sequence
 
 SLOTS = 3
-QUANTUM_MS = 60.0
+QUANTA_MS = (60.0, 25.0, 100.0)  # by rank
 SMALL_CHUNK = 16
 NAMES = ("a", "b", "c", "d", "e", "f")
 STOP = 0
@@ -70,7 +70,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.times = StepTimes(prefill_ms_per_token=1.0, decode_ms_per_step=1.0)
-        self.scheduler = Scheduler(SLOTS, QUANTUM_MS, self.times)
+        self.scheduler = Scheduler(SLOTS, self.times)
         self.engine = FalseEngine()
         self.live: dict[str, Sequence] = {}
         self.told: dict[Sequence, int] = {}
@@ -82,11 +82,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         prompt=st.one_of(st.just(1), st.integers(2, 40), st.integers(50, 400)),
         emitted=st.integers(0, 5),
         more=st.integers(1, 12),
+        rank=st.sampled_from(range(len(QUANTA_MS))),
     )
-    def submit(self, name: str, prompt: int, emitted: int, more: int) -> None:
+    def submit(self, name: str, prompt: int, emitted: int, more: int, rank: int) -> None:
         self.attempt = self.attempt % 16 + 1
         submit = Submit(
-            1, name, self.attempt, (5,) * prompt, (6,) * emitted, emitted + more, (STOP,), Sampling()
+            epoch=1,
+            sequence=name,
+            attempt=self.attempt,
+            prompt_ids=(5,) * prompt,
+            emitted_ids=(6,) * emitted,
+            max_tokens=emitted + more,
+            stop_ids=(STOP,),
+            sampling=Sampling(),
+            rank=rank,
+            quantum_ms=QUANTA_MS[rank],
         )
         sequence = Sequence.of(submit, self.now)
         self.live[name] = sequence
@@ -98,6 +108,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.live.pop(name, None)
         self.scheduler.cancel(name)
 
+    @rule(name=st.sampled_from(NAMES))
+    def park(self, name: str) -> None:
+        expected = self.live.pop(name, None)
+        parked = self.scheduler.park(name)
+        assert parked is expected
+        if parked is not None:
+            assert parked.settled == self.told[parked], "not as many tokens as were told"
+
     @rule()
     def cancel_all(self) -> None:
         self.live.clear()
@@ -108,9 +126,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now += seconds
         plan = self.scheduler.plan(self.now)
         self.engine.carry_out(plan)
-        assert sum(chunk.tokens for chunk in plan.chunks) <= 4 * QUANTUM_MS + SMALL_CHUNK
+        self.check_order(plan)
         for row in plan.rows:
             assert self.live[row.name] is row, "a row that was cancelled"
+
+    def check_order(self, plan: Plan) -> None:
+        """Slots and the first chunk go to the highest rank, and what is behind it keeps to its budget."""
+        in_slots = [each for each in self.live.values() if each.phase in (Phase.PREFILL, Phase.DECODE)]
+        waiting = [each.rank for each in self.live.values() if each.phase is Phase.WAITING]
+        assert not waiting or len(in_slots) == SLOTS, "a slot is free"
+        prefilled = [chunk.sequence for chunk in plan.chunks]
+        unfinished = [each.rank for each in in_slots if each.to_prefill]
+        if not prefilled:
+            assert not unfinished, "nothing was prefilled, though something waits"
+            return
+        first = min(each.rank for each in prefilled)
+        assert first <= min(unfinished, default=first), "a higher rank got nothing"
+        budget_ms = QUANTA_MS[first] * (4 if first == 0 else 1)
+        assert sum(chunk.tokens for chunk in plan.chunks) <= budget_ms + 2 * SMALL_CHUNK
+        assert len(set(prefilled)) == len(prefilled), "two chunks of one prompt"
 
     @precondition(lambda self: self.engine.steps)
     @rule()

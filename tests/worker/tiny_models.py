@@ -64,6 +64,13 @@ FAMILIES: Final[dict[str, dict[str, Any]]] = {
         "full_attention_interval": 2,
         "rope_parameters": {"type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.25},
     },
+    # Every layer keeps a convolution's state beside its keys and values, and every other one a window.
+    "baichuan_m1": {
+        **_PLAIN,
+        "sliding_window": 24,
+        "sliding_window_layers": [1],
+        "conv_window": 2,
+    },
     "deepseek_v3": {
         **_PLAIN,
         "num_key_value_heads": 4,

@@ -25,9 +25,10 @@ from worker.inbox import Inbox
 from worker.loop import Loop
 from worker.model import LoadedModel
 from worker.outbox import Outbox
-from worker.padded import PaddedBatch, SoloRow
+from worker.padded import PaddedBatch
 from worker.plan import Chunk, StepTimes
 from worker.scheduler import Scheduler
+from worker.solo_row import SoloRow
 
 EPOCH: Final = 1
 GREEDY: Final = Sampling(temperature=0.0)
@@ -88,16 +89,17 @@ class Workbench:
         kv_bytes_max: int = PLENTY,
     ) -> None:
         self.kv_bytes_max = kv_bytes_max
+        self.quantum_ms = quantum_ms
         self.channel = FalseChannel()
         self.clock = FalseClock()
         self.facts = loaded.facts
         caches = SoloRow() if loaded.shapes is None else PaddedBatch(loaded.shapes, kv_bytes_max)
         self.engine = BatchEngine(loaded, caches)
         times = SteadyTimes()
-        self.scheduler = Scheduler(slots if loaded.facts.batches else 1, quantum_ms, times)
+        self.scheduler = Scheduler(slots if loaded.facts.batches else 1, times)
         self.progress: list[Progress] = []
         self.loop = Loop(
-            Hello(EPOCH, "0", loaded.facts, PLENTY, slots),
+            Hello(EPOCH, "0", loaded.facts, PLENTY, slots, 1.0, 1.0),
             loaded.facts.context_tokens,
             (
                 Inbox(self.channel, EPOCH, get("test")),  # type: ignore[arg-type]  # stands in for a dealer
@@ -125,9 +127,19 @@ class Workbench:
         stop_ids: Seq[int] = (),
         sampling: Sampling = GREEDY,
         attempt: int = 1,
+        rank: int = 0,
     ) -> None:
         submit = Submit(
-            EPOCH, name, attempt, tuple(prompt), tuple(emitted), max_tokens, tuple(stop_ids), sampling
+            epoch=EPOCH,
+            sequence=name,
+            attempt=attempt,
+            prompt_ids=tuple(prompt),
+            emitted_ids=tuple(emitted),
+            max_tokens=max_tokens,
+            stop_ids=tuple(stop_ids),
+            sampling=sampling,
+            rank=rank,
+            quantum_ms=self.quantum_ms,
         )
         self.answers[name] = list(emitted)
         self.ends.pop(name, None)
@@ -150,8 +162,7 @@ class Workbench:
 
     @property
     def predicted_bytes(self) -> int:
-        longest = max((len(held.prompt_ids) + held.max_tokens for held in self.held.values()), default=0)
-        return self.facts.batch_bytes(len(self.held), longest)
+        return self.facts.batch_bytes([len(held.prompt_ids) + held.max_tokens for held in self.held.values()])
 
     def run(self) -> None:
         """Turn until everything has ended; nothing may be left then."""

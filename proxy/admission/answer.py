@@ -1,0 +1,84 @@
+"""An answer as admission sees it: what it may take, where it stands, and what it has taken."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """One answer that asks to be queued. `tokens` of it: prompt, and at most `max_tokens` beside it.
+
+    `key` is the API key's id, "" for anonymous callers; `deadline_s` is the longest wait for its start.
+    """
+
+    name: str
+    key: str
+    weight: float
+    prompt_tokens: int
+    max_tokens: int
+    deadline_s: float
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.max_tokens
+
+
+class Standing(Enum):
+    """Where an answer is. What is parking still holds its row until the worker has said so."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    PARKING = "parking"
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long the answers of one request may wait; None once the first of them has started."""
+
+    deadline_at: float | None
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """From its arrival to its end; changed by admission only.
+
+    `number` orders arrivals; `queued_at` is when it was queued last. `computed` is how many of its tokens
+    were ever computed: computing those again is the house's affair. `prepaid_ms` were charged to its key
+    before the device worked them off.
+    """
+
+    newcomer: Newcomer
+    number: int
+    patience: Patience
+    queued_at: float
+    estimated_wait_s: float
+    standing: Standing = field(default=Standing.QUEUED)
+    started_at: float = 0.0
+    starts: int = 0
+    parks: int = 0
+    emitted: int = 0
+    emitted_at_start: int = 0
+    prefilled: int = 0
+    computed: int = 0
+    prepaid_ms: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.newcomer.name
+
+    @property
+    def key(self) -> str:
+        return self.newcomer.key
+
+    @property
+    def tokens_now(self) -> int:
+        """Prompt and what has been emitted: what a prefill would compute."""
+        return self.newcomer.prompt_tokens + self.emitted
+
+    @property
+    def to_prefill(self) -> int:
+        return max(0, self.tokens_now - self.prefilled)
+
+    @property
+    def remaining(self) -> int:
+        return self.newcomer.max_tokens - self.emitted

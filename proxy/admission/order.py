@@ -1,0 +1,79 @@
+"""Who starts next: lanes by rank, the aged before them, and nobody into what is kept for those above."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from proxy.admission import last_row, parking
+from proxy.admission.answer import Answer
+from proxy.admission.lane import Lane
+from proxy.admission.ledger import NO_RESERVE, Reserve
+from proxy.admission.shares import WINDOW_S
+from proxy.admission.state import State
+
+_LONG_AGED: Final = 2.0
+
+
+def next_start(state: State, now: float) -> tuple[Answer, Lane] | None:
+    """Return who starts now, or None.
+
+    A lane below the first whose oldest has aged goes before the others, and what it needs is kept for it
+    once it has waited twice as long.
+    """
+    if not state.has_worker or state.ledger is None or state.ledger.rows >= state.ledger.slots:
+        return None
+    for lane in state.lanes[1:]:
+        if _is_due(state, lane, now):
+            candidates = last_row.candidates(state, lane, now)
+            head = next(candidates, None)
+            answer = head and _fitting(state, head, candidates, NO_RESERVE)
+            if answer is not None:
+                return answer, lane
+            if head is not None and lane.waits_s(now) >= _LONG_AGED * lane.settings.ages_after_s:
+                return None
+    return _next_by_rank(state, now)
+
+
+def _next_by_rank(state: State, now: float) -> tuple[Answer, Lane] | None:
+    """Go down the lanes. What doesn't fit is passed by smaller ones, until it has aged.
+
+    A lane below takes what is left over, unless parking its rows would let in who waits above.
+    """
+    for lane in state.lanes:
+        candidates = last_row.candidates(state, lane, now)
+        head = next(candidates, None)
+        if head is None:
+            continue
+        aged = now - head.queued_at >= lane.settings.ages_after_s
+        smaller: Iterator[Answer] = iter(()) if aged else candidates
+        answer = _fitting(state, head, smaller, state.reserve_above(lane))
+        if answer is not None:
+            return answer, lane
+        if aged or parking.would_help(state, lane, now):
+            return None
+    return None
+
+
+def _is_due(state: State, lane: Lane, now: float) -> bool:
+    """Whether a lane goes before those above it, once: its oldest has aged, or it gets too little.
+
+    Too little means less than its least share of the device over a minute in which it had work.
+    """
+    waits_s, after_s = lane.waits_s(now), lane.settings.ages_after_s
+    if waits_s >= after_s and now - lane.last_start_at >= after_s:
+        return True
+    since = lane.backlogged_since
+    if lane.running or since is None or now - since < WINDOW_S or waits_s < min(after_s, WINDOW_S):
+        return False
+    return state.shares.of(lane.settings.name, now) < lane.settings.step_share_min
+
+
+def _fitting(state: State, head: Answer, others: Iterator[Answer], reserve: Reserve) -> Answer | None:
+    """Return the first of head and others that fits; what there is room for is worked out once for all."""
+    assert state.ledger is not None
+    tokens = state.tokens_for(head)
+    if state.ledger.fits(tokens, reserve):
+        return head
+    room_tokens = state.ledger.room_tokens(reserve, tokens)
+    if not room_tokens:
+        return None
+    return next((answer for answer in others if state.tokens_for(answer) <= room_tokens), None)

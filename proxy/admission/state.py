@@ -1,0 +1,80 @@
+"""All that admission keeps, in one place, and what can be asked of it. Only this package changes it."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from proxy.admission.answer import Answer, Standing
+from proxy.admission.estimate import Calibration, Promises, Restarts
+from proxy.admission.lane import Lane
+from proxy.admission.ledger import NO_RESERVE, Ledger, Reserve
+from proxy.admission.shares import StepShares
+from proxy.admission.speeds import Speeds
+
+# A row that outgrows its reservation needs this much of it until another one's park is done.
+MARGIN_TOKENS: Final = 32
+_RESERVE_SHARE_MAX: Final = 0.5
+
+
+@dataclass(slots=True)
+class State:
+    """`ledger` is the last worker's, and None before the first; `has_worker` says whether it is there.
+
+    `keys_asked` is when each key asked last, the latest at the end.
+    """
+
+    lanes: list[Lane] = field(default_factory=list)
+    answers: dict[str, Answer] = field(default_factory=dict)
+    lane_of: dict[str, Lane] = field(default_factory=dict)
+    ledger: Ledger | None = None
+    has_worker: bool = False
+    speeds: Speeds = field(default_factory=Speeds)
+    restarts: Restarts = field(default_factory=Restarts)
+    calibration: Calibration = field(default_factory=Calibration)
+    promises: Promises = field(default_factory=Promises)
+    shares: StepShares = field(default_factory=StepShares)
+    keys_asked: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    house_ms: float = 0.0
+
+    def lane_named(self, name: str) -> Lane:
+        """Return a lane; one that was taken out of the configuration meanwhile is the lowest."""
+        return next((lane for lane in self.lanes if lane.settings.name == name), self.lanes[-1])
+
+    @property
+    def running(self) -> int:
+        """Count the answers that hold a row."""
+        return sum(len(lane.running) for lane in self.lanes)
+
+    @property
+    def free_rows(self) -> int:
+        return max(0, self.ledger.slots - self.running) if self.has_worker and self.ledger else 0
+
+    @property
+    def parking(self) -> list[str]:
+        """Name the rows that were asked to be given up and aren't yet."""
+        rows = (row for lane in self.lanes for row in lane.running.values())
+        return [row.name for row in rows if row.standing is Standing.PARKING]
+
+    def could_ever_fit(self, tokens: int) -> bool:
+        return self.ledger is None or self.ledger.could_ever_fit(tokens)
+
+    def tokens_for(self, answer: Answer) -> int:
+        """Return the tokens to reserve for an answer if it started or grew now."""
+        return self.lane_of[answer.name].overcommitted(answer, MARGIN_TOKENS)
+
+    def reserve_above(self, lane: Lane) -> Reserve:
+        """Return what must stay free for the lanes above one when it starts something."""
+        if self.ledger is None or lane.rank == 0:
+            return NO_RESERVE
+        above = self.lanes[: lane.rank]
+        kv_bytes = sum(_reserved_kv_bytes(each, self.ledger) for each in above)
+        most = int(_RESERVE_SHARE_MAX * self.ledger.budget_bytes)
+        return Reserve(sum(each.settings.reserved_slots for each in above), min(most, kv_bytes))
+
+
+def _reserved_kv_bytes(lane: Lane, ledger: Ledger) -> int:
+    """Return the bytes kept free for a lane: as set, else of its p95 request for each reserved row."""
+    if lane.settings.reserved_mb is not None:
+        return lane.settings.reserved_mb << 20
+    tokens = lane.sizes.quantile(0.95) if lane.settings.reserved_slots else None
+    return lane.settings.reserved_slots * ledger.facts.row_bytes(tokens) if tokens else 0

@@ -1,0 +1,154 @@
+"""Who asks: from a request's headers to the key it shows, and what that key may do."""
+
+import hmac
+import ipaddress
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.keys import KeyRecord, secret_digest, split_key
+from shared.errors import InvalidKey, PermissionDenied, SettingsError
+
+HEADER_CHARS_MAX: Final = 512
+_AUTHORIZATION: Final = "Authorization"
+_API_KEY: Final = "x-api-key"
+_HOW: Final = "send 'Authorization: Bearer <key>' or 'x-api-key: <key>'"
+_NAME_CHARS_SHOWN: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and within which bounds; None doesn't bind. `key_id` is empty for whoever needs no key."""
+
+    key_id: str
+    name: str
+    weight: float = 1.0
+    lane: str | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent_max: int | None = None
+    models: tuple[str, ...] | None = None
+    context_tokens: int | None = None
+    max_tokens: int | None = None
+
+
+ANONYMOUS: Final = Caller("", "anonymous")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    caller: Caller
+    salt: bytes
+    digest: bytes
+
+
+# Stands in where no key has the id, so that the answer takes as long. No secret is known to have its digest.
+_NOBODY: Final = _Known(ANONYMOUS, secrets.token_bytes(16), secrets.token_bytes(32))
+
+
+class KeyRing:
+    """The keys of one reading of the key file. Without any, the gateway is open to whoever reaches it."""
+
+    def __init__(self, records: Sequence[KeyRecord]) -> None:
+        self._known = {record.id: _known(record) for record in records}
+
+    @property
+    def is_open(self) -> bool:
+        return not self._known
+
+    def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        """Return who sends these headers, or raise InvalidKey; `headers` must ignore case, as aiohttp's do.
+
+        Where both headers are sent both must be valid: whoever checks only one of them somewhere on the way
+        would otherwise let a bad one pass. The caller is then Authorization's.
+        """
+        if self.is_open:
+            return ANONYMOUS
+        callers = []
+        if (authorization := headers.get(_AUTHORIZATION)) is not None:
+            callers.append(self._caller(_AUTHORIZATION, _bearer(_bounded(_AUTHORIZATION, authorization))))
+        if (api_key := headers.get(_API_KEY)) is not None:
+            callers.append(self._caller(_API_KEY, _bounded(_API_KEY, api_key).strip()))
+        if not callers:
+            raise InvalidKey(f"No API key was sent; {_HOW}.")
+        return callers[0]
+
+    def _caller(self, header: str, text: str) -> Caller:
+        """Return the key's caller. The comparison takes the same time wherever two hashes differ."""
+        key_id, secret = split_key(text) or ("", "")
+        known = self._known.get(key_id, _NOBODY)
+        if not hmac.compare_digest(secret_digest(secret, known.salt), known.digest):
+            raise InvalidKey(f"The API key in {header} is not known here.")
+        return known.caller
+
+
+def _known(record: KeyRecord) -> _Known:
+    caller = Caller(
+        key_id=record.id,
+        name=record.name,
+        weight=record.weight,
+        lane=record.lane,
+        requests_per_minute=record.requests_per_minute,
+        tokens_per_minute=record.tokens_per_minute,
+        concurrent_max=record.concurrent_max,
+        models=record.models,
+        context_tokens=record.context_tokens,
+        max_tokens=record.max_tokens,
+    )
+    return _Known(caller, bytes.fromhex(record.salt), bytes.fromhex(record.digest))
+
+
+def _bounded(header: str, value: str) -> str:
+    if len(value) > HEADER_CHARS_MAX:
+        raise InvalidKey(
+            f"The header {header} has {len(value)} characters; at most {HEADER_CHARS_MAX} are read."
+        )
+    return value
+
+
+def _bearer(value: str) -> str:
+    scheme, _, text = value.strip().partition(" ")
+    if scheme.lower() != "bearer" or not text:
+        raise InvalidKey(f"{_AUTHORIZATION} has no Bearer key; {_HOW}.")
+    return text.strip()
+
+
+def check_model(caller: Caller, model: str) -> None:
+    """Raise PermissionDenied unless the key may use the model of this name."""
+    if caller.models is not None and model not in caller.models:
+        raise PermissionDenied(
+            f"The key {caller.name!r} may not use the model {model[:_NAME_CHARS_SHOWN]!r}; "
+            f"it may use: {', '.join(caller.models)}.",
+            param="model",
+        )
+
+
+def refuse_open_door(host: str, records: Sequence[KeyRecord]) -> None:
+    """Raise SettingsError if others could reach the gateway at `host`, and no key is asked of them.
+
+    Looks a name up, so it may block.
+    """
+    if not records and not _is_loopback(host):
+        raise SettingsError(
+            f"host {host!r} can be reached from other machines, and there are no API keys; "
+            "`forebay keys add NAME` makes one"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether nothing but this machine can reach `host`: all of a name's addresses count."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return bool(host) and all(_is_loopback_address(str(address[0])) for *_, address in found)
+
+
+def _is_loopback_address(text: str) -> bool:
+    address = ipaddress.ip_address(text)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

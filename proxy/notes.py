@@ -1,0 +1,38 @@
+"""What is known of a request so far: for its response's headers, its log line and its metrics."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from proxy.admitted import Admitted
+
+
+@dataclass(slots=True)
+class Notes:
+    """Grows as the request comes along. `rate_headers` returns the x-ratelimit-… headers as of now."""
+
+    request_id: str
+    lane: str = ""
+    admitted: Admitted | None = None
+    rate_headers: Callable[[], dict[str, str]] = dict
+
+    @property
+    def served_by(self) -> str:
+        """Return the lane that serves the request or would have; "" while that isn't known."""
+        return self.admitted.lane if self.admitted else self.lane
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that every response has, refusals too."""
+        lane = {"x-forebay-lane": self.served_by} if self.served_by else {}
+        return {
+            "x-request-id": self.request_id,
+            **lane,
+            "x-forebay-queue-ms": str(self.admitted.queue_ms if self.admitted else 0),
+            "x-forebay-attempts": str(self.admitted.attempts if self.admitted else 0),
+            **self.rate_headers(),
+        }
+
+
+NOTES: Final = web.RequestKey("notes", Notes)

@@ -1,0 +1,186 @@
+"""`forebay keys`: the key alone on stdout, everything else in words, and never a hash."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from ops import keys
+from ops.cli import app
+from proxy.keys import KeyFile, split_key
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ("keys", *arguments))
+
+
+def stored(home: Path) -> Any:
+    return KeyFile(home / "keys.json").read()
+
+
+def test_the_key_stands_alone_on_stdout_and_its_explanation_on_stderr(home: Path) -> None:
+    result = run("add", "ci")
+    (record,) = stored(home)
+    assert result.exit_code == 0
+    parts = split_key(result.stdout.removesuffix("\n"))
+    assert parts is not None
+    assert parts[0] == record.id
+    assert record.id in result.stderr
+    assert "`forebay reload`" in result.stderr
+    assert parts[1] not in result.stderr
+
+
+def test_only_the_first_key_is_told_to_close_the_door(home: Path) -> None:
+    assert "every request needs a key" in run("add", "one").stderr
+    assert "every request needs a key" not in run("add", "other").stderr
+    assert len(stored(home)) == 2
+
+
+def test_every_option_reaches_the_record(home: Path) -> None:
+    options = ("--weight=2.5", "--lane=batch", "--requests-per-minute=60", "--tokens-per-minute=9000")
+    more = ("--concurrent-max=4", "--model=demo", "--model=other", "--context-tokens=8192", "--max-tokens=5")
+    assert run("add", "ci", *options, *more).exit_code == 0
+    (record,) = stored(home)
+    assert record.model_dump(exclude={"id", "name", "salt", "digest", "created"}) == {
+        "weight": 2.5,
+        "lane": "batch",
+        "requests_per_minute": 60,
+        "tokens_per_minute": 9000,
+        "concurrent_max": 4,
+        "models": ("demo", "other"),
+        "context_tokens": 8192,
+        "max_tokens": 5,
+    }
+
+
+def test_the_configuration_says_where_the_keys_are_and_which_lanes_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FOREBAY_HOME", raising=False)
+    config = tmp_path / "forebay.toml"
+    config.write_text(f'home = "{tmp_path}/other"\n[[lanes]]\nname = "urgent"\n')
+    chosen = f"--config={config}"
+    assert run("add", "ci", "--lane", "urgent", chosen).exit_code == 0
+    assert [record.lane for record in stored(tmp_path / "other")] == ["urgent"]
+    refused = run("add", "cd", "--lane", "batch", chosen)
+    assert (refused.exit_code, refused.stderr) == (
+        2,
+        "forebay: there is no lane 'batch'; the lanes are: urgent\n",
+    )
+    assert "ci" in run("list", chosen).stdout
+    assert run("revoke", "ci", chosen).exit_code == 0
+    assert stored(tmp_path / "other") == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("add", "taken"), "there is a key 'taken' already"),
+        (("add", ""), "name: "),
+        (("add", "x", "--weight", "0"), "weight: "),
+        (("add", "x", "--requests-per-minute", "0"), "requests_per_minute: "),
+        (("add", "x", "--model", ""), "models: "),
+        (("add", "x", "--config", "nosuch.toml"), "nosuch.toml: "),
+        (("list", "--config", "nosuch.toml"), "nosuch.toml: "),
+        (("revoke", "nobody"), "no key has the name or id 'nobody'"),
+        (("revoke", "taken", "--config", "nosuch.toml"), "nosuch.toml: "),
+    ],
+)
+def test_what_can_not_be_done_is_one_line_and_exit_status_2(
+    home: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    run("add", "taken")
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"forebay: {said}")
+    assert len(result.stderr.splitlines()) == 1
+    assert len(stored(home)) == 1
+
+
+def test_a_broken_key_file_is_one_line_and_exit_status_2(home: Path) -> None:
+    home.mkdir()
+    (home / "keys.json").write_text("{")
+    for arguments in (("add", "ci"), ("list",), ("list", "--json"), ("revoke", "ci")):
+        result = run(*arguments)
+        assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+        assert str(home / "keys.json") in result.stderr
+
+
+def test_the_list_shows_in_a_line_what_a_key_may_do_and_no_hash(home: Path) -> None:
+    run("add", "ci", "--weight=2.5", "--lane=batch", "--requests-per-minute=60", "--tokens-per-minute=9000")
+    run("add", "lap[red]top", "--concurrent-max=4", "--model=demo", "--model=x/y", "--context-tokens=8192")
+    run("add", "free")
+    result = run("list")
+    first, second, third = (
+        next(line for line in result.stdout.splitlines() if record.id in line) for record in stored(home)
+    )
+    assert "ci " in first
+    assert "lanes from batch down, weight 2.5, 60 requests a minute, 9000 tokens a minute" in first
+    assert "lap[red]top" in second
+    assert "model demo or x/y, 4 at a time, 8192 tokens of context" in second
+    assert "anything" in third
+    for record in stored(home):
+        assert record.digest[:12] not in result.stdout
+        assert record.salt[:12] not in result.stdout
+
+
+def test_the_list_fits_a_narrow_terminal(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("add", "ci", "--requests-per-minute=60", "--tokens-per-minute=9000", "--lane=batch")
+    console = Console(width=60, force_terminal=True, record=True, highlight=False)
+    monkeypatch.setattr(keys, "_console", lambda: console)
+    run("list")
+    shown = console.export_text()
+    assert max(len(line) for line in shown.splitlines()) <= 60
+    assert "9000" in shown
+
+
+def test_the_list_for_programs_has_everything_but_the_hash(home: Path) -> None:
+    run("add", "Müller", "--model=demo")
+    result = run("list", "--json")
+    (record,) = stored(home)
+    assert '"Müller"' in result.stdout
+    assert json.loads(result.stdout) == [
+        {
+            "id": record.id,
+            "name": "Müller",
+            "created": record.created,
+            "weight": 1.0,
+            "lane": None,
+            "requests_per_minute": None,
+            "tokens_per_minute": None,
+            "concurrent_max": None,
+            "models": ["demo"],
+            "context_tokens": None,
+            "max_tokens": None,
+        }
+    ]
+
+
+@pytest.mark.usefixtures("home")
+def test_without_keys_the_list_says_that_the_gateway_is_open() -> None:
+    result = run("list")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "whoever reaches the gateway may use it" in result.stderr
+    assert json.loads(run("list", "--json").stdout) == []
+
+
+def test_a_key_is_revoked_by_name_or_id_and_the_last_opens_the_door(home: Path) -> None:
+    run("add", "one")
+    run("add", "other")
+    first = run("revoke", "one")
+    assert first.exit_code == 0
+    assert "'one'" in first.stderr
+    assert "`forebay reload`" in first.stderr
+    assert "last" not in first.stderr
+    (other,) = stored(home)
+    assert "It was the last" in run("revoke", other.id).stderr
+    assert stored(home) == ()

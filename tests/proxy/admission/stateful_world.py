@@ -1,0 +1,302 @@
+"""The other side of a core under test: clients and a worker that know by themselves who waits and runs."""
+
+import math
+from dataclasses import dataclass
+
+from proxy.admission.charging import Share
+from proxy.admission.core import Admission
+from proxy.admission.instructions import Park, Start
+from proxy.admission.lane import ID_BYTES
+from shared.errors import InvalidRequest, QueueTimeout, Refusal, Unavailable
+from shared.lane_settings import AdmissionSettings, LaneSettings
+from shared.limits import PARKS_MAX
+from tests.proxy.small_worlds import newcomer
+
+SHARED = AdmissionSettings(key_queue_share=0.25, overload_after_s=3.0)
+PARK_TOKENS_MAX = 31  # tokens that rows may get from a park's asking to its answer
+MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class Request:
+    """What the answers of one request have in common."""
+
+    deadline_at: float
+    started: bool = False
+
+
+@dataclass(slots=True)
+class Live:
+    """One answer, as its client and the worker see it."""
+
+    name: str
+    lane: str
+    key: str
+    prompt: int
+    most: int
+    request: Request
+    standing: str = "queued"
+    emitted: int = 0
+    parks: int = 0
+
+
+class World:
+    """Passes events on, takes instructions literally, and asserts what holds after each of them."""
+
+    def __init__(self, lanes):
+        self.core = Admission(lanes, SHARED)
+        self.lanes = list(lanes)
+        self.live: dict[str, Live] = {}
+        self.announcements = []
+        self.now = 0.0
+        self.worker = None
+        self.numbers = 0
+        self.asked_at: dict[str, float] = {}
+        self.tokens_since_parks = 0
+
+    # --- what it knows ------------------------------------------------------------------------------------
+
+    def of(self, *standings):
+        return [each for each in self.live.values() if each.standing in standings]
+
+    def rank(self, name):
+        names = [lane.name for lane in self.lanes]
+        return names.index(name) if name in names else len(names) - 1
+
+    def settings(self, each) -> LaneSettings:
+        return self.lanes[self.rank(each.lane)]
+
+    def price(self, lengths):
+        """Bytes of rows side by side, by the facts' words: padded to the longest, and one place more."""
+        if not lengths:
+            return 0
+        facts, _, _ = self.worker
+        length = math.ceil((max(lengths) + 1) / facts.kv_pad_tokens) * facts.kv_pad_tokens
+        row = length * facts.kv_bytes_per_token + facts.fixed_bytes_per_row
+        return row * (math.ceil(len(lengths) / facts.kv_pad_rows) * facts.kv_pad_rows + 1)
+
+    def rows(self, without=()):
+        """Return the running rows' reserved tokens and ranks."""
+        ledger = self.core.state.ledger
+        return [
+            (ledger.tokens_of(each.name), self.rank(each.lane))
+            for each in self.of("running", "parking")
+            if each.name not in without
+        ]
+
+    def wish(self, each):
+        return self.core.state.tokens_for(self.core.state.answers[each.name])
+
+    def fits(self, each, rows, *, kept=True):
+        """Whether an answer may join rows, in bytes and slots, and clear of what is kept for higher lanes."""
+        _, budget, slots = self.worker
+        rank, wish = self.rank(each.lane), self.wish(each)
+        if not rows:
+            return self.price([wish]) <= budget
+        if len(rows) >= slots or self.price([wish, *(tokens for tokens, _ in rows)]) > budget:
+            return False
+        if not kept:
+            return True
+        reserve = self.core.state.reserve_above(self.core.state.lanes[rank])
+        if len(rows) >= slots - min(reserve.slots, slots - 1):
+            return False
+        return self.price([wish, *(tokens for tokens, _ in rows)]) <= budget - reserve.kv_bytes
+
+    def queued_in(self, rank):
+        return [each for each in self.of("queued") if self.rank(each.lane) == rank]
+
+    def first_in(self, rank):
+        """Return the first of a lane that doesn't leave the last row to others; None if all do."""
+        order = (self.live[answer.name] for answer in self.core.state.lanes[rank].candidates(self.now))
+        return next((each for each in order if not self.leaves_the_last_row(each)), None)
+
+    def leaves_the_last_row(self, each):
+        """Whether another key asked lately, and this one has half of the rows: then one stays free of it."""
+        _, _, slots = self.worker
+        lately = [key for key, at in self.asked_at.items() if key != each.key and self.now - at <= 600.0]
+        if slots < 8 or not lately:
+            return False
+        rank, running = self.rank(each.lane), self.of("running", "parking")
+        fixed = [
+            row
+            for row in running
+            if self.rank(row.lane) <= rank
+            or row.standing == "parking"
+            or not self.settings(row).parkable
+            or row.parks == 3
+        ]
+        kept = min(self.core.state.reserve_above(self.core.state.lanes[rank]).slots, slots - 1)
+        own = sum(row.key == each.key for row in running)
+        return len(fixed) + 1 >= slots - kept and 2 * own >= slots
+
+    def waits_s(self, each):
+        return self.now - self.core.state.answers[each.name].queued_at
+
+    def eldest_waits_s(self, rank):
+        return max(map(self.waits_s, self.queued_in(rank)), default=0.0)
+
+    # --- events -------------------------------------------------------------------------------------------
+
+    def arrive(self, lane, key, weight, sizes, deadline_s):
+        names = [f"{self.numbers}/{number}" for number in range(len(sizes))]
+        self.numbers += 1
+        asked = [
+            newcomer(name, key, prompt, most, weight, deadline_s)
+            for name, (prompt, most) in zip(names, sizes, strict=True)
+        ]
+        before = set(self.core.state.answers)
+        try:
+            self.core.arrived(lane, asked, self.now)
+        except Refusal as refusal:
+            self.check_refusal(refusal)
+            assert set(self.core.state.answers) == before
+            return
+        self.asked_at[key] = self.now
+        request = Request(self.now + deadline_s)
+        for each in asked:
+            self.live[each.name] = Live(
+                each.name, self.lanes[self.rank(lane)].name, key, each.prompt_tokens, each.max_tokens, request
+            )
+        self.check_bounds(self.rank(lane), key)
+
+    def check_refusal(self, refusal):
+        if isinstance(refusal, Unavailable):
+            assert 1.0 <= refusal.retry_after_s <= 50.0
+        else:
+            assert isinstance(refusal, InvalidRequest)
+
+    def check_bounds(self, rank, key):
+        lane, settings = self.core.state.lanes[rank], self.lanes[rank]
+        fresh = [each for each in self.queued_in(rank) if not self.core.state.answers[each.name].starts]
+        assert lane.fresh == len(fresh) <= settings.queue_places
+        of_key = sum(each.key == key for each in fresh)
+        assert not key or of_key <= max(4, settings.queue_places // 4)
+        assert lane.queued_tokens == sum(each.prompt for each in fresh) <= settings.queue_mb * MIB // ID_BYTES
+
+    def announce(self, lane, key, answers):
+        try:
+            self.announcements.append(self.core.announced(lane, key, answers, 30.0, self.now))
+        except Refusal as refusal:
+            self.check_refusal(refusal)
+
+    def end(self, each, *, completed):
+        self.core.ended(each.name, completed=completed)
+        del self.live[each.name]
+        assert each.name not in self.core.state.answers
+
+    def step(self):
+        """Give every row a token; those that have all of theirs end. Parks are answered in time."""
+        if self.of("parking"):
+            self.tokens_since_parks += 1
+        if self.tokens_since_parks > PARK_TOKENS_MAX:
+            self.answer_parks()
+            self.decide()
+        rows = self.of("running", "parking")
+        for each in rows:
+            each.emitted += 1
+        self.core.stepped([each.name for each in rows], 20.0, 20.0 / max(1, len(rows)), [], self.now)
+        for each in rows:
+            if each.emitted == each.most:
+                self.end(each, completed=True)
+
+    def prefill(self, name, tokens):
+        self.core.stepped([], 0.0, 0.0, [Share(name, tokens, 1.5 * tokens)], self.now)
+
+    def answer_parks(self):
+        for each in self.of("parking"):
+            self.park_done(each)
+
+    def park_done(self, each):
+        self.core.parked(each.name, self.now)
+        each.standing = "queued"
+        each.parks += 1
+
+    def keep_row(self, each):
+        self.core.kept_row(each.name)
+        each.standing = "running"
+
+    def worker_dies(self):
+        self.core.worker_went(self.now)
+        self.worker = None
+        rows = self.of("running", "parking")
+        self.core.interrupted([each.name for each in rows], self.now)
+        for each in rows:
+            each.standing = "queued"
+
+    def worker_comes(self, facts, budget, slots):
+        self.worker = (facts, budget, slots)
+        self.core.worker_came(facts, budget, slots, self.now)
+
+    def reconfigure(self, lanes):
+        self.core.reconfigured(lanes, SHARED)
+        kept = {lane.name for lane in lanes}
+        for each in self.live.values():
+            if each.lane not in kept:
+                each.lane = lanes[-1].name
+        self.lanes = list(lanes)
+
+    # --- instructions -------------------------------------------------------------------------------------
+
+    def decide(self):
+        rows = [each.name for each in self.of("running", "parking")]
+        said = self.core.decide(self.now)
+        for instruction in said:
+            each = self.live[instruction.name]
+            assert instruction.lane == self.settings(each).name
+            if isinstance(instruction, Start):
+                self.take_start(each, rows)
+                rows.append(each.name)
+            elif isinstance(instruction, Park):
+                self.take_park(each)
+            else:
+                self.take_refusal(each, instruction.refusal)
+        if not self.of("parking"):
+            self.tokens_since_parks = 0
+        assert self.core.decide(self.now) == [], "what is decided stays so until something happens"
+
+    def take_start(self, each, rows):
+        assert self.worker is not None
+        assert each.standing == "queued"
+        assert each.request.started or self.now < each.request.deadline_at, "started after its deadline"
+        self.check_turn(each, rows)
+        each.standing = "running"
+        each.request.started = True
+
+    def check_turn(self, each, rows):
+        """It fits, and it is its turn: clear of what is kept, and no higher one could have started instead.
+
+        Or its lane goes first this once, by its age or its share.
+        """
+        ledger = self.core.state.ledger
+        held = [(ledger.tokens_of(name), self.rank(self.live[name].lane)) for name in rows]
+        rank = self.rank(each.lane)
+        higher = [
+            other
+            for other in self.of("queued")
+            if self.rank(other.lane) < rank and not self.leaves_the_last_row(other)
+        ]
+        assert self.fits(each, held, kept=False)
+        assert not self.leaves_the_last_row(each)
+        if not self.fits(each, held) or any(self.fits(other, held) for other in higher):
+            settings = self.settings(each)
+            least_s = min(settings.ages_after_s, 60 if settings.step_share_min else math.inf)
+            assert rank > 0
+            assert self.eldest_waits_s(rank) >= least_s
+
+    def take_park(self, each):
+        assert self.worker is not None
+        assert each.standing == "running"
+        assert self.settings(each).parkable
+        assert each.parks < PARKS_MAX
+        each.standing = "parking"
+
+    def take_refusal(self, each, refusal):
+        assert each.standing == "queued"
+        if isinstance(refusal, Unavailable):
+            assert not each.request.started
+            assert 1.0 <= refusal.retry_after_s <= 60.0
+            assert isinstance(refusal, QueueTimeout) == (self.now >= each.request.deadline_at)
+            assert self.now >= each.request.deadline_at or self.worker is None
+        else:
+            self.check_refusal(refusal)
+        del self.live[each.name]

@@ -1,0 +1,247 @@
+"""Rows that are given up for a higher lane: whose, when, how many, and how often."""
+
+import pytest
+
+from tests.proxy.admission.small_core import HIGH, LOW, Desk, lane
+
+PARKABLE = lane("low", parkable=True)
+
+
+def low_rows(slots=2, *lanes, **worker):
+    """Every slot is taken by a row of the low lane, started a second apart: l0, l1, … until now."""
+    desk = Desk(*lanes or (HIGH, PARKABLE))
+    desk.worker(slots=slots, **worker)
+    for number in range(slots):
+        desk.now = float(number)
+        desk.arrive(f"l{number}", lane="low", max_tokens=100)
+        assert desk.starts() == [f"l{number}"]
+    return desk
+
+
+# --- whose --------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_is_parked_and_the_one_that_waits_starts_in_its_place():
+    desk = low_rows()
+    desk.arrive("h")
+    assert desk.decide(at=9.0) == ["park l1"]
+    assert desk.core.running == 2
+    desk.parked("l1")
+    assert desk.starts() == ["h"]
+    desk.end("h")
+    assert desk.starts() == ["l1"]
+
+
+def test_a_row_is_not_parked_before_it_has_run_two_seconds():
+    """The newest ripe one is taken instead, once there is one."""
+    desk = low_rows()
+    desk.arrive("h")
+    assert desk.decide(at=1.9) == []
+    assert desk.decide(at=2.0) == ["park l0"]
+
+
+def test_a_row_is_ripe_after_64_tokens_however_fast_they_came():
+    desk = low_rows(1)
+    desk.arrive("h")
+    desk.steps(63, "l0")
+    assert desk.decide() == []
+    desk.step("l0")
+    assert desk.decide() == ["park l0"]
+
+
+def test_tokens_from_before_its_last_start_make_no_row_ripe():
+    desk = low_rows(1)
+    desk.steps(70, "l0")
+    desk.core.interrupted(["l0"], 0.0)
+    assert desk.starts() == ["l0"]
+    desk.arrive("h")
+    desk.steps(10, "l0")
+    assert desk.decide() == []
+
+
+def test_rows_of_its_own_lane_and_of_higher_ones_are_not_parked():
+    top = lane("top", parkable=True)
+    desk = Desk(top, PARKABLE)
+    desk.worker(slots=2)
+    desk.arrive("t", lane="top")
+    desk.arrive("l", lane="low")
+    assert desk.starts() == ["t", "l"]
+    desk.arrive("l2", lane="low")
+    assert desk.decide(at=9.0) == []
+    desk.arrive("t2", lane="top")
+    assert desk.decide() == ["park l"]
+
+
+def test_rows_of_a_lane_that_can_not_be_parked_stay():
+    desk = low_rows(2, HIGH, LOW)
+    desk.arrive("h")
+    assert desk.decide(at=9.0) == []
+
+
+def test_the_highest_lane_that_waits_is_helped():
+    desk = low_rows(2, lane("top"), lane("high", parkable=True), PARKABLE)
+    desk.arrive("h", lane="high")
+    desk.arrive("t", lane="top")
+    assert desk.decide(at=9.0) == ["park l1"]
+    desk.parked("l1")
+    assert desk.decide() == ["start t", "park l0"]
+    desk.parked("l0")
+    assert desk.starts() == ["h"]
+
+
+# --- how many -----------------------------------------------------------------------------------------------
+
+
+def test_no_more_rows_are_parked_than_are_needed():
+    desk = low_rows(4)
+    desk.arrive("h1", "h2")
+    assert desk.decide(at=9.0) == ["park l3", "park l2"]
+    assert desk.decide() == []
+
+
+def test_a_free_slot_is_used_before_a_row_is_parked():
+    desk = low_rows(4)
+    desk.end("l0")
+    desk.arrive("h1", "h2")
+    assert desk.decide(at=9.0) == ["start h1", "park l3"]
+
+
+def test_as_many_rows_are_parked_as_one_needs_for_its_bytes():
+    """Rows of 106 tokens, 107 bytes each and one more set aside; 190 bytes fit beside one, not beside two."""
+    desk = low_rows(3, HIGH, lane("low", parkable=True), budget=5 * 107, kv_pad_rows=1)
+    desk.arrive("h", prompt_tokens=5, max_tokens=150)
+    assert desk.decide(at=9.0) == ["park l2", "park l1"]
+
+
+def test_nobody_is_parked_for_one_that_would_not_fit_even_so():
+    desk = Desk(HIGH, PARKABLE)
+    desk.worker(100, slots=9)
+    desk.arrive("h1", max_tokens=24)
+    desk.arrive("l", lane="low")
+    assert desk.starts() == ["h1", "l"]
+    desk.arrive("h2", max_tokens=40)
+    assert desk.decide(at=9.0) == []
+
+
+def test_what_is_being_parked_already_counts():
+    desk = low_rows(4)
+    desk.arrive("h1")
+    assert desk.decide(at=9.0) == ["park l3"]
+    desk.arrive("h2")
+    assert desk.decide() == ["park l2"]
+    desk.arrive("h3")
+    desk.parked("l3")
+    assert desk.decide() == ["start h1", "park l1"]
+
+
+# --- how often ----------------------------------------------------------------------------------------------
+
+
+def park_once(desk, at):
+    desk.arrive(f"h{at}")
+    assert desk.decide(at=at) == ["park l0"]
+    desk.parked("l0")
+    assert desk.starts() == [f"h{at}"]
+    desk.end(f"h{at}")
+    assert desk.starts() == ["l0"]
+
+
+def test_a_row_is_parked_three_times_and_then_runs_to_its_end_with_all_it_may_take():
+    desk = low_rows(1)
+    for at in (10.0, 20.0, 30.0):
+        assert desk.reserved("l0") < 105
+        park_once(desk, at)
+    assert desk.reserved("l0") == 105
+    desk.arrive("h")
+    assert desk.decide(at=99.0) == []
+    desk.end("l0")
+    assert desk.starts() == ["h"]
+
+
+def test_a_death_is_no_park():
+    desk = low_rows(1)
+    for at in (10.0, 20.0, 30.0, 40.0):
+        desk.now = at
+        desk.core.interrupted(["l0"], at)
+        assert desk.starts() == ["l0"]
+    park_once(desk, 50.0)
+
+
+def test_a_death_while_a_row_is_being_parked_is_no_park():
+    desk = low_rows(1)
+    desk.arrive("h")
+    assert desk.decide(at=9.0) == ["park l0"]
+    assert desk.death() == ["l0"]
+    assert desk.state.answers["l0"].parks == 0
+    desk.worker(slots=1)
+    assert desk.starts() == ["h"]
+    desk.end("h")
+    assert desk.starts() == ["l0"]
+
+
+# --- between the asking and the answer ----------------------------------------------------------------------
+
+
+def test_a_row_that_kept_its_place_runs_on_and_may_be_asked_again():
+    desk = low_rows()
+    desk.arrive("h")
+    assert desk.decide(at=9.0) == ["park l1"]
+    desk.core.kept_row("l1")
+    assert desk.decide() == ["park l1"]
+    desk.core.kept_row("l1")
+    desk.core.kept_row("l1")
+    desk.end("h", completed=False)
+    assert desk.decide() == []
+    assert desk.state.answers["l1"].parks == 0
+
+
+def test_a_row_that_ends_while_it_is_being_parked_gives_its_place():
+    desk = low_rows()
+    desk.arrive("h")
+    assert desk.decide(at=9.0) == ["park l1"]
+    desk.end("l1")
+    assert desk.starts() == ["h"]
+    assert desk.core.running == 2
+
+
+def test_without_a_worker_nobody_is_asked_to_park():
+    desk = low_rows()
+    desk.arrive("h")
+    desk.core.worker_went(9.0)
+    assert desk.decide(at=9.0) == []
+
+
+def test_lower_lanes_start_nothing_while_parking_would_let_a_higher_one_in():
+    """The row that will be parked isn't ripe yet. What is free now would be too little for the high one."""
+    desk = Desk(HIGH, PARKABLE)
+    desk.worker(60, slots=9)
+    desk.arrive("l0", "l1", lane="low")
+    assert desk.starts() == ["l0", "l1"]
+    desk.arrive("h", max_tokens=14)
+    desk.arrive("l2", lane="low")
+    assert desk.decide(at=1.0) == []
+    assert desk.decide(at=2.0) == ["park l1"]
+    assert desk.decide() == []
+    desk.parked("l1")
+    assert desk.starts() == ["h"]
+
+
+def test_lower_lanes_start_where_no_parking_would_help():
+    desk = Desk(HIGH, PARKABLE)
+    desk.worker(60, slots=9)
+    desk.arrive("h1", "h2")
+    assert desk.starts() == ["h1", "h2"]
+    desk.arrive("h3", max_tokens=24)
+    desk.arrive("l", lane="low")
+    assert desk.starts(at=9.0) == ["l"]
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_parked_answer_goes_before_its_lanes_newcomers(resumed):
+    desk = low_rows(1)
+    desk.arrive("later", lane="low")
+    if resumed:
+        park_once(desk, 9.0)
+    else:
+        desk.end("l0")
+        assert desk.starts(at=9.0) == ["later"]

@@ -1,0 +1,152 @@
+"""Lanes, bounds, keys and parking with the real processes and the demo model."""
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import aiohttp
+import pytest
+
+from proxy.keys import KEY_FILE_NAME, KeyFile
+from tests.served.client import chat, stream
+from tests.served.gateway import running
+
+pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
+
+SLOTS, PLACES = 2, 3
+# However slow the machine is, nothing is refused for the time it would wait.
+PATIENT = {"deadline_s": 600, "target_wait_s": None}
+LANES = [
+    {"name": "interactive", "queue_places": PLACES, "reserved_slots": 0, **PATIENT},
+    {"name": "batch", **PATIENT},
+]
+LONG = chat("Tell me a long story about a lighthouse.", max_tokens=90, temperature=0)
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory, demo_folder):
+    """A gateway of two rows and three places."""
+    settings = {"FOREBAY_WORKER__SLOTS": str(SLOTS), "FOREBAY_LANES": json.dumps(LANES)}
+    with running(tmp_path_factory.mktemp("narrow"), demo_folder.path, **settings) as gateway:
+        yield gateway
+
+
+def session():
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=180), connector=aiohttp.TCPConnector(limit=0)
+    )
+
+
+async def until(holds):
+    for _ in range(1200):
+        if holds():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("waited in vain")
+
+
+def flex(place):
+    return {
+        **LONG,
+        "messages": [{"role": "user", "content": f"Story {place}, please."}],
+        "service_tier": "flex",
+    }
+
+
+def parks(gateway):
+    return sum(gateway.metric("forebay_parks_total").values())
+
+
+async def test_batch_rows_make_way_for_chats_and_lose_nothing(narrow):
+    """Each text is what it is when it runs alone, however often its row was taken."""
+    chats = [chat(f"Name {number} birds.", max_tokens=8, temperature=0) for number in range(2, 6)]
+    async with session() as http:
+        alone = [(await stream(http, narrow.url, body)).text for body in [flex(0), flex(1), *chats]]
+        before = parks(narrow)
+        batch = [asyncio.create_task(stream(http, narrow.url, flex(place))) for place in range(2)]
+        said = []
+        for body in chats:
+            await until(lambda: narrow.ready_body()["lanes"]["batch"]["running"] == SLOTS)
+            said.append(await stream(http, narrow.url, body))
+        whole = [await task for task in batch] + said
+    assert [each.text for each in whole] == alone
+    assert all(each.done for each in whole)
+    assert [each.headers["x-forebay-lane"] for each in whole] == ["batch"] * 2 + ["interactive"] * 4
+    assert parks(narrow) > before
+
+
+async def test_rows_and_places_are_filled_to_the_last_and_the_next_is_refused(narrow):
+    async with session() as http:
+
+        async def ask(number):
+            body = chat(f"Count to {number}.", max_tokens=24, temperature=0)
+            async with http.post(f"{narrow.url}/v1/chat/completions", json=body) as response:
+                await response.read()
+                return response.status, response.headers.get("Retry-After")
+
+        answers = await asyncio.gather(*(ask(number) for number in range(SLOTS + PLACES + 4)))
+    refused = [retry_after for status, retry_after in answers if status == 503]
+    assert [status for status, _ in answers].count(200) == SLOTS + PLACES
+    assert len(refused) == 4
+    assert all(1 <= int(retry_after) <= 60 for retry_after in refused)
+
+
+async def test_clients_that_leave_the_queue_free_their_places(narrow):
+    async with session() as http:
+        rows = [asyncio.create_task(stream(http, narrow.url, LONG)) for _ in range(SLOTS)]
+        await until(lambda: narrow.ready_body()["lanes"]["interactive"]["running"] == SLOTS)
+        queued = [asyncio.create_task(stream(http, narrow.url, LONG)) for _ in range(PLACES)]
+        await until(lambda: narrow.ready_body()["queued"] == PLACES)
+        for task in queued:
+            task.cancel()
+        await until(lambda: narrow.ready_body()["queued"] == 0)
+        again = [asyncio.create_task(stream(http, narrow.url, LONG)) for _ in range(PLACES)]
+        said = await asyncio.gather(*rows, *again)
+    assert {each.reason for each in said} == {"length"}
+    await until(lambda: narrow.ready_body()["live"] == 0)
+    assert narrow.ready_body()["reserved_bytes"] == 0
+
+
+def reload(gateway):
+    command = [sys.executable, "-m", "ops.cli", "reload", "--port", str(gateway.port)]
+    return subprocess.run(
+        command, env=gateway.environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+async def test_keys_come_into_force_by_a_reload_and_a_heavy_one_leaves_room_for_a_light_one(fresh_gateway):
+    """Thirty-two streams of one key, one of another: the light one isn't behind all of them."""
+    file = KeyFile(fresh_gateway.home / KEY_FILE_NAME)
+    heavy, light = (file.add(name).text for name in ("heavy", "light"))
+    ended = []
+    async with session() as http:
+        body = chat("Say something.", max_tokens=24, temperature=0)
+
+        async def ask(key, name):
+            headers = {"Authorization": f"Bearer {key}"}
+            async with http.post(
+                f"{fresh_gateway.url}/v1/chat/completions", json=body, headers=headers
+            ) as response:
+                await response.read()
+                ended.append(name)
+                return response.status
+
+        assert await ask("none", "anyone") == 200
+        told = await asyncio.to_thread(reload, fresh_gateway)
+        assert (told.returncode, "2 keys" in told.stdout) == (0, True), told
+        assert await ask("none", "anyone") == 401
+        ended.clear()
+        flood = [asyncio.create_task(ask(heavy, "heavy")) for _ in range(32)]
+        await until(lambda: fresh_gateway.ready_body()["queued"] >= 16)
+        assert await ask(light, "light") == 200
+        assert ended.count("heavy") <= 24, "it went before the second sixteen had ended"
+        assert set(await asyncio.gather(*flood)) == {200}
+
+
+def test_a_reload_that_can_not_be_done_says_why_and_changes_nothing(fresh_gateway):
+    (fresh_gateway.home / KEY_FILE_NAME).write_text("{")
+    told = reload(fresh_gateway)
+    assert told.returncode == 2
+    assert KEY_FILE_NAME in told.stderr
+    assert fresh_gateway.status("/v1/models") == 200

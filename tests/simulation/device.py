@@ -1,0 +1,99 @@
+"""The false worker: the real scheduler, with a cost model and counted tokens in place of a model."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from shared.messages import Cancel, Park, Submit
+from tests.simulation.costs import Costs
+from worker.plan import Chunk, Plan, StepTimes
+from worker.scheduler import Emitted, Ended, Scheduler
+from worker.sequence import Sequence
+
+STOP = 0
+_TOKENS_DIFFERENT = 1000
+
+
+def token_at(index: int) -> int:
+    """Return the token that every answer has at an index: a lost or a doubled one shows."""
+    return 1 + index % _TOKENS_DIFFERENT
+
+
+@dataclass(slots=True)
+class Report:
+    """What the proxy hears at a turn's end."""
+
+    step_ms: float = 0.0
+    rows: int = 0
+    emitted: list[Emitted] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    parked: list[Sequence] = field(default_factory=list)
+    chunks: tuple[Chunk, ...] = ()
+
+
+class Device:
+    """One life of the worker. A turn takes its time between `begin` and `end`; words meanwhile wait."""
+
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+        self._times = StepTimes(costs.prefill_ms(1), costs.decode_ms(1))
+        self._scheduler = Scheduler(costs.slots, self._times)
+        self._inbox: list[Submit | Cancel | Park] = []
+        self._report = Report()
+        self._plan: Plan | None = None
+
+    def hear(self, word: Submit | Cancel | Park) -> None:
+        self._inbox.append(word)
+
+    def begin(self, now: float) -> float:
+        """Take in what was said, and plan a turn; return its milliseconds, 0 if there is nothing to do."""
+        self._report = Report()
+        for word in self._inbox:
+            self._take(word, now)
+        self._inbox.clear()
+        self._plan = plan = self._scheduler.plan(now)
+        if plan.idle:
+            return 0.0
+        rows_ms = self._costs.decode_ms(len(plan.rows))
+        return rows_ms + self._costs.prefill_ms(sum(chunk.tokens for chunk in plan.chunks))
+
+    def end(self) -> Report:
+        """Return what is to be told of the turn that began."""
+        plan, report = self._plan, self._report
+        assert plan is not None
+        if plan.chunks:
+            report.chunks = plan.chunks
+            prefill_ms = self._costs.prefill_ms(sum(chunk.tokens for chunk in plan.chunks))
+            self._times.prefilled(plan.chunks, prefill_ms)
+        if plan.rows:
+            report.rows, report.step_ms = len(plan.rows), self._costs.decode_ms(len(plan.rows))
+            self._times.decoded(report.rows, report.step_ms)
+            for outcome in self._scheduler.settle(plan.rows, _tokens(plan.rows)):
+                if isinstance(outcome, Emitted):
+                    report.emitted.append(outcome)
+                else:
+                    report.ended.append(outcome)
+        return report
+
+    @property
+    def waits(self) -> bool:
+        """Whether something was said that no turn has taken in."""
+        return bool(self._inbox)
+
+    @property
+    def busy(self) -> bool:
+        return self._scheduler.busy
+
+    def _take(self, word: Submit | Cancel | Park, now: float) -> None:
+        if isinstance(word, Submit):
+            self._scheduler.submit(Sequence.of(word, now))
+        elif isinstance(word, Cancel):
+            self._scheduler.cancel(word.sequence)
+        else:
+            sequence = self._scheduler.park(word.sequence)
+            if sequence is not None:
+                self._report.parked.append(sequence)
+
+
+def _tokens(rows: Seq[Sequence]) -> list[int]:
+    """Return each row's next token. Its sampling's seed says how long the answer is."""
+    return [STOP if row.settled == row.sampling.seed else token_at(row.settled) for row in rows]

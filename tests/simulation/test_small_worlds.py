@@ -1,0 +1,28 @@
+"""Hundreds of small worlds, each of its own lanes, budgets, clients and deaths: every checker in each."""
+
+from typing import Final
+
+import pytest
+
+from tests.simulation.small_worlds import small_world
+
+SECONDS: Final = 40.0
+WORLDS_A_TEST: Final = 8
+
+
+@pytest.mark.parametrize("first_seed", range(0, 40, WORLDS_A_TEST))
+def test_whatever_the_world_the_checkers_are_content(first_seed):
+    for seed in range(first_seed, first_seed + WORLDS_A_TEST):
+        try:
+            world = small_world(seed, SECONDS)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+        assert len(world.checkers.requests) > 3
+
+
+def test_one_seed_makes_one_world():
+    first, second = (small_world(3, SECONDS).checkers.requests for _ in range(2))
+    assert [(each.name, each.ended_at, each.parks) for each in first] == [
+        (each.name, each.ended_at, each.parks) for each in second
+    ]

@@ -1,0 +1,148 @@
+"""Who prefills in a turn, and how much: by rank, then by what is left to do. Pure, like the scheduler.
+
+A turn's budget is the quantum of the first prompt in line, in milliseconds; in rank 0 up to four times that
+while more of its prompts wait than rows decode, because then more answers gain than wait. Ranks come in
+their order. A lower one gets what the higher ones leave, if they leave nothing to do for the next turn, and
+never makes a turn longer than its own quantum.
+
+No rank starves: while it waits, it is owed a twentieth of the time that higher ranks prefill. Once that
+covers a chunk of its own, the chunk is taken out of the turn's budget before all others; but in the middle
+of a higher prompt only when four times as much is owed.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from typing import Final
+
+from worker.plan import Chunk, StepTimes
+from worker.sequence import Sequence
+
+OWED_SHARE: Final = 0.05
+PATIENCE: Final = 4.0
+PRESSURE_MAX: Final = 4.0
+_WAIT_WEIGHT: Final = 0.5
+
+
+class PrefillOrder:
+    """Cuts the chunks of each turn. All it remembers is what each rank is owed, in milliseconds."""
+
+    def __init__(self, times: StepTimes) -> None:
+        self._times = times
+        self._owed_ms: dict[int, float] = {}
+
+    def chunks(self, prefilling: Iterable[Sequence], decoding: int, now: float) -> list[Chunk]:
+        """Return this turn's chunks, counted as prefilled; `decoding` rows wait for them.
+
+        With the turn's fixed cost they take at most the budget, and a small chunk (the least that is ever
+        cut) for each of the two who get one however little is left: the first in line, and who is owed.
+        """
+        ranks = _by_rank(sorted(prefilling, key=lambda sequence: self._place(sequence, now)))
+        budget_ms = self._budget_ms(ranks, decoding)
+        turn = _Turn(self._times, budget_ms)
+        owed = self._longest_owed(ranks, budget_ms)
+        if owed is not None:
+            turn.cut(owed, owed.quantum_ms)
+        for place, sequences in enumerate(ranks.values()):
+            if place == 0:
+                turn.serve_first(sequences)
+            else:
+                turn.serve_lower(sequences)
+            if any(sequence.to_prefill for sequence in sequences):
+                break
+        self._keep_account(ranks, turn)
+        return turn.chunks
+
+    def _place(self, sequence: Sequence, now: float) -> tuple[int, float]:
+        """Rank, then milliseconds of prefill still to do, less a share of those waited; least goes first.
+
+        So a short prompt doesn't wait for a long one's whole prefill, and a stream of short ones doesn't
+        starve a long one of their rank.
+        """
+        return sequence.rank, self._remaining_ms(sequence) - _WAIT_WEIGHT * 1000 * (
+            now - sequence.submitted_at
+        )
+
+    def _remaining_ms(self, sequence: Sequence) -> float:
+        return self._times.prefill_ms(sequence.to_prefill, sequence.prefilled + sequence.to_prefill)
+
+    def _budget_ms(self, ranks: dict[int, list[Sequence]], decoding: int) -> float:
+        """Return the first prompt's quantum, times the prompts of rank 0 for each row that waits for them."""
+        if not ranks:
+            return 0.0
+        rank, sequences = next(iter(ranks.items()))
+        pressure = len(sequences) / max(1, decoding) if rank == 0 else 1.0
+        return sequences[0].quantum_ms * min(PRESSURE_MAX, max(1.0, pressure))
+
+    def _longest_owed(self, ranks: dict[int, list[Sequence]], budget_ms: float) -> Sequence | None:
+        """Return the head of the lower rank that is owed most, of those that are owed a whole chunk."""
+        due: list[tuple[float, Sequence]] = []
+        higher: list[Sequence] = []
+        for rank, sequences in ranks.items():
+            owed_ms = self._owed_ms.get(rank, 0.0)
+            needed_ms = min(budget_ms, sequences[0].quantum_ms, self._remaining_ms(sequences[0]))
+            interrupts = any(sequence.prefilled for sequence in higher)
+            if higher and owed_ms >= needed_ms * (PATIENCE if interrupts else 1.0):
+                due.append((owed_ms, sequences[0]))
+            higher += sequences
+        return max(due, key=lambda one: one[0])[1] if due else None
+
+    def _keep_account(self, ranks: dict[int, list[Sequence]], turn: "_Turn") -> None:
+        """Owe each rank that waited its share of what higher ones got, less what it got itself."""
+        owed_ms = dict(self._owed_ms) if ranks else {}
+        higher_ms = 0.0
+        for rank in ranks:
+            got_ms = turn.spent_on(rank)
+            owed_ms[rank] = max(0.0, owed_ms.get(rank, 0.0) + OWED_SHARE * higher_ms - got_ms)
+            higher_ms += got_ms
+        self._owed_ms = owed_ms
+
+
+class _Turn:
+    """What is cut of one turn's budget. The turn's fixed cost is spent before the first token."""
+
+    def __init__(self, times: StepTimes, budget_ms: float) -> None:
+        self.chunks: list[Chunk] = []
+        self._times = times
+        self._budget_ms = budget_ms
+        self._spent_ms = times.prefill_fixed_ms
+
+    def spent_on(self, rank: int) -> float:
+        return sum(self._times.cost_ms(chunk) for chunk in self.chunks if chunk.sequence.rank == rank)
+
+    def serve_first(self, sequences: Seq[Sequence]) -> None:
+        """Cut for the first rank, in order, while there is time, and for its first prompt anyway."""
+        for sequence in sequences:
+            if sequence is sequences[0] or self._spent_ms < self._budget_ms:
+                self.cut(sequence, self._budget_ms)
+
+    def serve_lower(self, sequences: Seq[Sequence]) -> None:
+        """Cut for a lower rank what fits in the turn, and would fit in a turn of its own."""
+        served = {chunk.sequence for chunk in self.chunks}
+        for sequence in sequences:
+            if sequence not in served and self._fits(sequence):
+                self.cut(sequence, sequence.quantum_ms)
+
+    def cut(self, sequence: Sequence, quantum_ms: float) -> None:
+        """Cut the longest chunk that leaves the turn within this quantum, or a small one."""
+        chunk = self._next_chunk(sequence, quantum_ms)
+        sequence.prefilled += chunk.tokens
+        self._spent_ms += self._times.cost_ms(chunk)
+        self.chunks.append(chunk)
+
+    def _fits(self, sequence: Sequence) -> bool:
+        chunk = self._next_chunk(sequence, sequence.quantum_ms)
+        return self._spent_ms + self._times.cost_ms(chunk) <= min(sequence.quantum_ms, self._budget_ms)
+
+    def _next_chunk(self, sequence: Sequence, quantum_ms: float) -> Chunk:
+        left_ms = min(quantum_ms, self._budget_ms) - self._spent_ms
+        tokens = min(sequence.to_prefill, self._times.tokens_for(left_ms, sequence.prefilled))
+        return Chunk(sequence, sequence.prefilled, tokens)
+
+
+def _by_rank(sequences: Iterable[Sequence]) -> dict[int, list[Sequence]]:
+    """Sort those that have something to prefill by their rank, the highest first."""
+    ranks: dict[int, list[Sequence]] = {}
+    for sequence in sequences:
+        if sequence.to_prefill:
+            ranks.setdefault(sequence.rank, []).append(sequence)
+    return ranks
