@@ -60,6 +60,7 @@ class Loop:
         self._engine.drop(plan.dropped)
         if plan.chunks:
             self._prefill(plan.chunks)
+            plan = self._with_newcomers(plan)
         if plan.rows:
             self._engine.launch(plan.rows)
         if not self._engine.under_way:
@@ -69,6 +70,19 @@ class Loop:
         self._engine.tidy()
         if not self._scheduler.busy and not self._engine.under_way:
             self._inbox.wait(_IDLE_WAIT_S)
+
+    def _with_newcomers(self, plan: Plan) -> Plan:
+        """Look into the inbox once more after a lower lane's prefill: a chat that came meanwhile goes on."""
+        if not any(chunk.sequence.rank for chunk in plan.chunks):
+            return plan
+        for message in self._inbox.drain():
+            self._take(message)
+        more = self._scheduler.extend(plan, self._clock.now())
+        self._engine.drop(more.dropped)
+        if more.chunks:
+            self._tell_progress(more)
+            self._prefill(more.chunks)
+        return more
 
     def _prefill(self, chunks: Seq[Chunk]) -> None:
         elapsed_ms = self._engine.prefill(chunks)

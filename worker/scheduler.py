@@ -5,12 +5,12 @@ arrival.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from shared.messages import FinishReason
-from worker.plan import Plan, StepTimes
+from worker.plan import Chunk, Plan, StepTimes
 from worker.prefill_order import PrefillOrder
 from worker.sequence import Phase, Sequence
 
@@ -91,16 +91,44 @@ class Scheduler:
 
     def plan(self, now: float) -> Plan:
         """Decide a turn and count it as launched: the caller carries it out."""
-        dropped, self._dropped = tuple(self._dropped), []
+        dropped = self._take_dropped()
         self._fill_slots()
         chunks = tuple(self._order.chunks(self._prefilling, len(self._decoding), now))
         self._promote()
-        rows = tuple(sequence for sequence in self._decoding if sequence.launched < sequence.max_tokens)
+        rows = self._launchable(self._decoding)
+        return Plan(dropped, chunks, rows, self._expected_ms(chunks, rows))
+
+    def extend(self, plan: Plan, now: float) -> Plan:
+        """Return the rest of a plan whose chunks are done: for prompts of higher ranks that came meanwhile.
+
+        They needn't wait for the step that comes next, but join it. What was dropped meanwhile leaves it.
+        """
+        dropped = self._take_dropped()
+        self._fill_slots()
+        rank = min((chunk.sequence.rank for chunk in plan.chunks), default=0)
+        higher = [sequence for sequence in self._prefilling if sequence.rank < rank]
+        chunks = tuple(self._order.chunks(higher, len(self._decoding), now))
+        self._promote()
+        planned = set(plan.rows)
+        kept = tuple(sequence for sequence in plan.rows if sequence.phase is Phase.DECODE)
+        new = self._launchable(sequence for sequence in self._decoding if sequence not in planned)
+        return Plan(dropped, chunks, kept + new, self._expected_ms(chunks, kept + new))
+
+    def _take_dropped(self) -> tuple[Sequence, ...]:
+        dropped, self._dropped = tuple(self._dropped), []
+        return dropped
+
+    def _launchable(self, sequences: Iterable[Sequence]) -> tuple[Sequence, ...]:
+        """Return those that have a token to come, counted as launched."""
+        rows = tuple(sequence for sequence in sequences if sequence.launched < sequence.max_tokens)
         for sequence in rows:
             sequence.launched += 1
-        expected_ms = self._times.decode_ms(len(rows)) + sum(self._times.cost_ms(chunk) for chunk in chunks)
-        expected_ms += self._times.prefill_fixed_ms if chunks else 0.0
-        return Plan(dropped, chunks, rows, expected_ms)
+        return rows
+
+    def _expected_ms(self, chunks: Seq[Chunk], rows: Seq[Sequence]) -> float:
+        prefill_ms = sum(self._times.cost_ms(chunk) for chunk in chunks)
+        fixed_ms = self._times.prefill_fixed_ms if chunks else 0.0
+        return self._times.decode_ms(len(rows)) + prefill_ms + fixed_ms
 
     def settle(self, rows: Seq[Sequence], tokens: Seq[int]) -> list[Emitted | Ended]:
         """Take a step's tokens, one a row. Rows that were dropped since it was launched say nothing."""
