@@ -53,7 +53,7 @@ class LiveSequence:
     `emitted` holds every id the client was or will be shown, which is all a resume needs. `attempt` counts
     submits. `pinged` is the number of the last ping sent before the submit: a worker that has seen a later
     one, and doesn't hold the sequence, has lost it. `park_pinged` is the same of a park that is under way,
-    and None while there is none: a worker that has seen a later one, and holds it, hasn't heard of the park.
+    and None while there is none: with a worker that has seen a later one, the park or its answer got lost.
     """
 
     name: str

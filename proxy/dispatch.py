@@ -186,30 +186,39 @@ class Dispatcher:
         if parked.index != len(sequence.emitted) or sequence.park_pinged is None:
             self._recover([sequence], "tokens were lost on the wire")
         else:
-            sequence.running = False
-            sequence.park_pinged = None
-            sequence.parks += 1
-            self._metrics.parks.labels(self._admission.state.lane_of[sequence.name].settings.name).inc()
-            self._admission.parked(sequence.name, self._clock.now())
+            self._end_park(sequence)
         self.tick()
 
     def progressed(self, progress: Progress) -> None:
-        """Set right what the wire lost: a sequence that only one side holds, or a park not heard of."""
+        """Set right what the wire lost: a sequence that only one side holds, or a park or its answer."""
         held = set(progress.running)
-        lost = []
+        lost, parked = [], []
         for sequence in self._live.values():
             if not sequence.running:
                 continue
-            if sequence.pinged < progress.ping and sequence.name not in held:
+            if sequence.park_pinged is not None and sequence.park_pinged < progress.ping:
+                parked.append(sequence)
+            elif sequence.pinged < progress.ping and sequence.name not in held:
                 lost.append(sequence)
-            elif sequence.park_pinged is not None and sequence.park_pinged < progress.ping:
-                sequence.park_pinged = None
-                self._admission.kept_row(sequence.name)
+        for sequence in parked:
+            self._link.send(Cancel(progress.epoch, sequence.name))
+            self._end_park(sequence)
         self._recover(lost, "the worker doesn't hold it")
         for name in held - self._live.keys():
             self._link.send(Cancel(progress.epoch, name))
         self._watch_memory(progress)
         self.tick()
+
+    def _end_park(self, sequence: LiveSequence) -> None:
+        """Queue an answer again whose row is given up, by the worker's word or without; a full one ends."""
+        sequence.running = False
+        sequence.park_pinged = None
+        if sequence.full:
+            self._finish(sequence, "length")
+            return
+        sequence.parks += 1
+        self._metrics.parks.labels(self._admission.state.lane_of[sequence.name].settings.name).inc()
+        self._admission.parked(sequence.name, self._clock.now())
 
     def _watch_memory(self, progress: Progress) -> None:
         """Say so if the caches hold more than was reserved: the model's facts are too low."""

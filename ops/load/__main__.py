@@ -18,6 +18,7 @@ from ops.figures.processes import machine
 from ops.load import fairness, flood, idle, overload, token_path
 from ops.load.plan import Plan, Scenario
 from ops.load.progress import Progress
+from ops.models import resolve
 from shared.config import Settings
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
@@ -38,7 +39,8 @@ def main(words: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
     chosen = [scenario for scenario in SCENARIOS if scenario.name in arguments.scenarios]
-    folder = demo.bring(Settings.load().home_folder)
+    home = Settings.load().home_folder
+    folder = resolve(arguments.model, home) if arguments.model else demo.bring(home)
     screen = Console() if Console().is_terminal else Console(width=_WIDTH)
     screen.print(f"seed {seed}, on {machine()}, with {folder.name}", soft_wrap=True)
     figures: dict[str, Any] = {"seed": seed, "machine": machine(), "model": folder.name, "scenarios": {}}
@@ -70,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ops.load", description=__doc__)
     names = [scenario.name for scenario in SCENARIOS]
     parser.add_argument("scenarios", nargs="+", choices=names, metavar="SCENARIO", help=", ".join(names))
+    parser.add_argument("--model", help="a folder or a Hugging Face id; the demo model if unsaid")
     parser.add_argument("--repeats", type=_positive(int), help="how often each arm runs")
     parser.add_argument("--seconds", type=_positive(float), help="how long each arm is measured")
     parser.add_argument("--json", type=Path, help="write all measured values here")

@@ -24,7 +24,11 @@ class Newcomer:
 
 
 class Standing(Enum):
-    """Where an answer is. What is parking still holds its row until the worker has said so."""
+    """Where an answer is.
+
+    What is parking has nothing reserved any more: the worker hears of the park before it hears of whoever
+    starts in its place. It is queued again once the worker has said how far it came.
+    """
 
     QUEUED = "queued"
     RUNNING = "running"

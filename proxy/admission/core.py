@@ -15,7 +15,7 @@ from proxy.admission.gate import Announcement, Gate
 from proxy.admission.instructions import Instruction, Park, Refuse, Start
 from proxy.admission.lane import Lane
 from proxy.admission.ledger import Ledger
-from proxy.admission.order import next_start
+from proxy.admission.order import next_exchange, next_start
 from proxy.admission.outlook import answer_s, come_back_s
 from proxy.admission.state import State
 from shared.errors import ContextTooLong, Overloaded, QueueTimeout, Refusal
@@ -127,17 +127,17 @@ class Admission:
             lane.put_front(answer, now)
 
     def parked(self, name: str, now: float) -> None:
-        """Put an answer back whose row the worker has given up, as it was asked to."""
-        self.state.answers[name].parks += 1
-        self.interrupted([name], now)
-
-    def kept_row(self, name: str) -> None:
-        """Take back that an answer is being parked: the worker didn't hear of it."""
-        answer = self.state.answers[name]
-        if answer.standing is Standing.PARKING:
-            answer.standing = Standing.RUNNING
+        """Queue an answer again, in front of its lane: the worker has parked it, as it was asked to."""
+        answer, lane = self.state.answers[name], self.state.lane_of[name]
+        assert answer.standing is Standing.PARKING, f"{name} was not to be parked"
+        self._take_row(answer, lane, refund=True)
+        lane.put_front(answer, now)
 
     def _take_row(self, answer: Answer, lane: Lane, *, refund: bool) -> None:
+        """Take an answer's row and bytes, or forget that it is being parked."""
+        if answer.standing is Standing.PARKING:
+            del lane.parking[answer.name]
+            return
         del lane.running[answer.name]
         if refund:
             charging.give_back(answer, lane)
@@ -152,13 +152,18 @@ class Admission:
         if now >= self._recheck_at:
             instructions += self._refuse_late(now)
         if self.state.has_worker:
-            instructions += map(self._park, parking.for_growth(self.state, now))
-        held = bool(self.state.parking) and parking.is_short(self.state)
-        while not held and (found := next_start(self.state, now)) is not None:
-            instructions.append(self._start(*found, now))
-        if self.state.has_worker:
-            instructions += map(self._park, parking.for_waiting(self.state, now))
+            while victims := parking.for_growth(self.state, now):
+                instructions += map(self._park, victims)
+            instructions += self._starts(now)
+            while (exchange := next_exchange(self.state, now)) is not None:
+                instructions += map(self._park, exchange.parked)
+                instructions += [self._start(each, exchange.lane, now) for each in exchange.starting]
+                instructions += self._starts(now)
         return instructions
+
+    def _starts(self, now: float) -> Iterator[Start]:
+        while (found := next_start(self.state, now)) is not None:
+            yield self._start(*found, now)
 
     def _start(self, answer: Answer, lane: Lane, now: float) -> Start:
         assert self.state.ledger is not None
@@ -180,8 +185,12 @@ class Admission:
         return Start(answer.name, lane.settings.name, waited_s, answer.estimated_wait_s, first)
 
     def _park(self, answer: Answer) -> Park:
+        lane = self.state.lane_of[answer.name]
+        self._take_row(answer, lane, refund=True)
         answer.standing = Standing.PARKING
-        return Park(answer.name, self.state.lane_of[answer.name].settings.name)
+        answer.parks += 1
+        lane.parking[answer.name] = answer
+        return Park(answer.name, lane.settings.name)
 
     def _refuse_late(self, now: float) -> Iterator[Refuse]:
         """Refuse those whose time is over, or will be before a worker is there; and what fits no more."""
@@ -231,11 +240,12 @@ class Admission:
             self._merge(gone, self.state.lanes[-1])
 
     def _merge(self, gone: Lane, lowest: Lane) -> None:
-        for answer in [*gone.running.values(), *gone.queued()]:
+        for answer in [*gone.running.values(), *gone.parking.values(), *gone.queued()]:
             self.state.lane_of[answer.name] = lowest
             lowest.counters.entered(answer.key)
             lowest.counters.charge(answer.key, answer.prepaid_ms, answer.newcomer.weight)
         lowest.running.update(gone.running)
+        lowest.parking.update(gone.parking)
         for answer in gone.queued():
             if answer.starts:
                 lowest.put_front(answer, answer.queued_at)

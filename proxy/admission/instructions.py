@@ -18,7 +18,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Ask the worker to give up this answer's row; admission is to be told when it has."""
+    """Ask the worker to give up this answer's row, before anything that follows; tell when it has."""
 
     name: str
     lane: str

@@ -32,6 +32,7 @@ class Lane:
         self.sizes = Samples()
         self.prompts = Samples()
         self.running: dict[str, Answer] = {}
+        self.parking: dict[str, Answer] = {}
         self.queued_tokens = 0
         self.announced = 0
         self.announced_by_key: dict[str, int] = {}
@@ -135,6 +136,10 @@ class Lane:
 
     # --- age ----------------------------------------------------------------------------------------------
 
+    def has_aged(self, answer: Answer, now: float) -> bool:
+        """Whether one of its answers waits so long that smaller ones don't pass it any more."""
+        return now - answer.queued_at >= self.settings.ages_after_s
+
     def waits_s(self, now: float) -> float:
         """Return how long the lane's oldest has waited; 0 if nobody does."""
         oldest = min((answers[0].queued_at for answers in self._waiting.values()), default=now)
@@ -144,14 +149,13 @@ class Lane:
 
     def may_park(self, row: Answer) -> bool:
         """Whether one of its rows may be parked now, or once it is ripe."""
-        parks = row.parks < PARKS_MAX and row.standing is Standing.RUNNING
-        return parks and self.settings.parkable
+        return self.settings.parkable and row.parks < PARKS_MAX
 
     def overcommitted(self, answer: Answer, margin_tokens: int) -> int:
         """Return the tokens to reserve for an answer that starts or grows.
 
-        All that it may take, unless it can be parked: then what it has, a margin that lasts until a park is
-        done, and a share of the rest, which falls while answers end early and is reset by a park.
+        All that it may take, unless it can be parked: then what it has, a margin, and a share of
+        the rest, which falls while answers end early and is reset by a park.
         """
         if not self.settings.parkable or answer.parks >= PARKS_MAX:
             return answer.newcomer.tokens

@@ -7,6 +7,7 @@ from proxy.admission import last_row, parking
 from proxy.admission.answer import Answer
 from proxy.admission.lane import Lane
 from proxy.admission.ledger import NO_RESERVE, Reserve
+from proxy.admission.parking import Exchange
 from proxy.admission.shares import WINDOW_S
 from proxy.admission.state import State
 
@@ -28,7 +29,7 @@ def next_start(state: State, now: float) -> tuple[Answer, Lane] | None:
             answer = head and _fitting(state, head, candidates, NO_RESERVE)
             if answer is not None:
                 return answer, lane
-            if head is not None and lane.waits_s(now) >= _LONG_AGED * lane.settings.ages_after_s:
+            if _waits_long(state, lane, now):
                 return None
     return _next_by_rank(state, now)
 
@@ -43,14 +44,46 @@ def _next_by_rank(state: State, now: float) -> tuple[Answer, Lane] | None:
         head = next(candidates, None)
         if head is None:
             continue
-        aged = now - head.queued_at >= lane.settings.ages_after_s
-        smaller: Iterator[Answer] = iter(()) if aged else candidates
+        smaller: Iterator[Answer] = iter(()) if lane.has_aged(head, now) else candidates
         answer = _fitting(state, head, smaller, state.reserve_above(lane))
         if answer is not None:
             return answer, lane
-        if aged or parking.would_help(state, lane, now):
+        if _holds_others(state, lane, head, now):
             return None
     return None
+
+
+def next_exchange(state: State, now: float) -> Exchange | None:
+    """Return which rows are parked for whom, or None. Ask when nobody can start as it is.
+
+    The highest lane goes first, and none gets past one that the others wait for. What is parked serves those
+    it is parked for, and nobody else, however aged.
+    """
+    if not state.has_worker or state.ledger is None:
+        return None
+    for lane in state.lanes[1:]:
+        if _is_due(state, lane, now) and _waits_long(state, lane, now):
+            return parking.for_waiting(state, lane, now)
+    for lane in state.lanes:
+        exchange = parking.for_waiting(state, lane, now)
+        if exchange is not None:
+            return exchange
+        head = next(last_row.candidates(state, lane, now), None)
+        if head is not None and _holds_others(state, lane, head, now):
+            return None
+    return None
+
+
+def _holds_others(state: State, lane: Lane, head: Answer, now: float) -> bool:
+    """Whether lanes below start nothing while a lane's first doesn't fit: it has aged, or parks will help."""
+    return lane.has_aged(head, now) or parking.would_help(state, lane, now)
+
+
+def _waits_long(state: State, lane: Lane, now: float) -> bool:
+    """Whether a lane that goes before the others has waited so long that what it needs is kept for it."""
+    if lane.waits_s(now) < _LONG_AGED * lane.settings.ages_after_s:
+        return False
+    return next(last_row.candidates(state, lane, now), None) is not None
 
 
 def _is_due(state: State, lane: Lane, now: float) -> bool:

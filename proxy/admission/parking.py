@@ -2,16 +2,26 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from proxy.admission import last_row
-from proxy.admission.answer import Answer, Standing
+from proxy.admission.answer import Answer
 from proxy.admission.lane import Lane
-from proxy.admission.ledger import Ledger
+from proxy.admission.ledger import Ledger, Reserve
 from proxy.admission.state import MARGIN_TOKENS, State
 
 _RIPE_TOKENS: Final = 64
 _RIPE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Rows that are parked, and the answers of one lane that start in their places, in order."""
+
+    lane: Lane
+    parked: list[Answer]
+    starting: list[Answer]
 
 
 def ripe(answer: Answer, now: float) -> bool:
@@ -30,54 +40,58 @@ def rows_below(state: State, lane: Lane) -> list[Answer]:
 
 
 def would_help(state: State, lane: Lane, now: float) -> bool:
-    """Whether rows below, parked now or soon, would let a lane's first in: then those below wait."""
+    """Whether rows below, once they are ripe, would let a lane's first in: then those below wait."""
     assert state.ledger is not None
     head = next(last_row.candidates(state, lane, now), None)
     if head is None:
         return False
-    without = [row.name for row in rows_below(state, lane)] + state.parking
+    without = [row.name for row in rows_below(state, lane)]
     return state.ledger.fits(state.tokens_for(head), state.reserve_above(lane), without)
 
 
-def for_waiting(state: State, now: float) -> list[Answer]:
-    """Return the rows to park for the highest lane that waits and that it helps.
+def for_waiting(state: State, lane: Lane, now: float) -> Exchange | None:
+    """Return which rows make room for those who wait in a lane, or None.
 
-    The lane's answers are tried in their order, and no more rows are taken than they need. What is being
-    parked already is theirs, too.
+    They are tried in their order, and no more rows are taken than they need. What doesn't fit even so is
+    passed by smaller ones, until it has aged.
     """
-    if state.ledger is None:
-        return []
-    for lane in state.lanes:
-        rows = [row for row in rows_below(state, lane) if ripe(row, now)] if len(lane) else []
-        victims = _victims(state, lane, rows, now) if rows else []
-        if victims:
-            return victims
-    return []
-
-
-def _victims(state: State, lane: Lane, rows: list[Answer], now: float) -> list[Answer]:
-    """Take `rows` out of a trial ledger, in order, until those who wait fit, one after the other."""
-    assert state.ledger is not None
+    rows = [row for row in rows_below(state, lane) if ripe(row, now)] if len(lane) else []
+    if state.ledger is None or not rows:
+        return None
     trial, reserve = state.ledger.copy(), state.reserve_above(lane)
-    for name in state.parking:
-        trial.release(name)
-    left, victims = list(rows), list[Answer]()
-    for place, head in enumerate(itertools.islice(lane.candidates(now), trial.slots)):
-        if last_row.must_be_left(state, lane, head.key, now, place):
+    parked, starting, placed = list[Answer](), list[Answer](), list[Answer]()
+    for head in itertools.islice(lane.candidates(now), trial.slots):
+        if last_row.must_be_left(state, lane, head.key, now, len(placed)):
             continue
-        tokens, needed = state.tokens_for(head), list[Answer]()
-        while left and not trial.fits(tokens, reserve):
-            needed.append(left.pop(0))
-            trial.release(needed[-1].name)
-        if not trial.fits(tokens, reserve):
+        needed = _needed_rows(trial, rows[len(parked) :], state.tokens_for(head), reserve)
+        if needed is not None:
+            parked += needed
+            placed.append(head)
+            for row in needed:
+                trial.release(row.name)
+            trial.reserve(head.name, state.tokens_for(head))
+            starting = list(placed) if needed else starting
+        elif lane.has_aged(head, now):
             break
-        trial.reserve(head.name, tokens)
-        victims += needed
-    return victims
+    return Exchange(lane, parked, starting) if parked else None
+
+
+def _needed_rows(
+    ledger: Ledger, rows: Sequence[Answer], tokens: int, reserve: Reserve
+) -> list[Answer] | None:
+    """Return the first rows that must go for `tokens` to fit; None if it won't without all of them."""
+    names = [row.name for row in rows]
+    if not ledger.fits(tokens, reserve, names):
+        return None
+    count = next(count for count in range(len(rows) + 1) if ledger.fits(tokens, reserve, names[:count]))
+    return list(rows[:count])
 
 
 def for_growth(state: State, now: float) -> list[Answer]:
-    """Raise the reservations of rows that overcommit as they grow; return rows to park if they can't be."""
+    """Raise the reservations of rows that overcommit as they grow; return rows to park if they can't be.
+
+    Ask again once those are parked: then the others have room.
+    """
     if state.ledger is None:
         return []
     stuck: list[Answer] = []
@@ -90,32 +104,15 @@ def for_growth(state: State, now: float) -> list[Answer]:
 
 
 def _room_for(state: State, stuck: Sequence[Answer], now: float) -> list[Answer]:
-    """Return the rows to park so that the stuck ones can grow; what is being parked already counts.
-
-    As many as that takes, at once: while one after the other is given up, the stuck outgrow their margin.
-    """
+    """Return the rows to park so that the stuck ones can grow: with padding, one may free nothing."""
     assert state.ledger is not None
     trial = state.ledger.copy()
-    for name in state.parking:
-        trial.release(name)
     rows, victims = _lowest_newest(state, now), list[Answer]()
     for answer in stuck:
-        # Until a park is done the answer has used up one margin, and needs the next.
-        tokens = answer.tokens_now + min(answer.remaining, 2 * MARGIN_TOKENS)
-        while answer not in victims and not trial.grow(answer.name, tokens) and rows:
+        while answer not in victims and not trial.grow(answer.name, _needed_tokens(answer)) and rows:
             victims.append(rows.pop(0))
             trial.release(victims[-1].name)
     return victims
-
-
-def is_short(state: State) -> bool:
-    """Whether a row waits for a park to grow: until then nobody may take what is freed for it."""
-    ledger = state.ledger
-    return ledger is not None and any(
-        row.standing is Standing.RUNNING and _needed_tokens(row) > ledger.tokens_of(row.name)
-        for lane in state.lanes
-        for row in lane.running.values()
-    )
 
 
 def _needed_tokens(answer: Answer) -> int:
@@ -125,7 +122,7 @@ def _needed_tokens(answer: Answer) -> int:
 def _grew(state: State, answer: Answer, ledger: Ledger) -> bool:
     """Raise a reservation if it is nearly used up; False if there is no room for that."""
     needed = _needed_tokens(answer)
-    if needed <= ledger.tokens_of(answer.name) or answer.standing is not Standing.RUNNING:
+    if needed <= ledger.tokens_of(answer.name):
         return True
     return ledger.grow(answer.name, state.tokens_for(answer)) or ledger.grow(answer.name, needed)
 

@@ -4,14 +4,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from proxy.admission.answer import Answer, Standing
+from proxy.admission.answer import Answer
 from proxy.admission.estimate import Calibration, Promises, Restarts
 from proxy.admission.lane import Lane
 from proxy.admission.ledger import NO_RESERVE, Ledger, Reserve
 from proxy.admission.shares import StepShares
 from proxy.admission.speeds import Speeds
 
-# A row that outgrows its reservation needs this much of it until another one's park is done.
+# What a row may emit between a decision here and the worker's hearing of it.
 MARGIN_TOKENS: Final = 32
 _RESERVE_SHARE_MAX: Final = 0.5
 
@@ -48,12 +48,6 @@ class State:
     @property
     def free_rows(self) -> int:
         return max(0, self.ledger.slots - self.running) if self.has_worker and self.ledger else 0
-
-    @property
-    def parking(self) -> list[str]:
-        """Name the rows that were asked to be given up and aren't yet."""
-        rows = (row for lane in self.lanes for row in lane.running.values())
-        return [row.name for row in rows if row.standing is Standing.PARKING]
 
     def could_ever_fit(self, tokens: int) -> bool:
         return self.ledger is None or self.ledger.could_ever_fit(tokens)

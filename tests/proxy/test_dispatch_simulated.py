@@ -66,7 +66,10 @@ def whole_answer(prompt_ids, choice, max_tokens):
 
 
 class FalseWorker:
-    """One life: obeys the protocol, and checks that what it is told to go on from is true."""
+    """One life: obeys the protocol, and checks that what it is told to go on from is true.
+
+    What is more than its slots waits. While it has heard every word that was said to it, nothing is.
+    """
 
     def __init__(self, epoch):
         self.epoch = epoch
@@ -75,6 +78,7 @@ class FalseWorker:
         self.rows = {}
         self.ping = 0
         self.turns_alone = 0
+        self.heard_all = True
         self.say(hello(epoch, slots=SLOTS, budget_bytes=BUDGET))
 
     def say(self, message):
@@ -87,7 +91,7 @@ class FalseWorker:
         while self.inbox:
             self.take(self.inbox.popleft())
         ended = []
-        rows = tuple(row for name in self.rows for row in self.row(name, ended))
+        rows = tuple(row for name in list(self.rows)[:SLOTS] for row in self.row(name, ended))
         if rows:
             self.say(Step(self.epoch, 1, 20.0, 20.0 / len(rows), rows, ()))
         for word in ended:
@@ -100,6 +104,7 @@ class FalseWorker:
                 tokens, _ = whole_answer(message.prompt_ids, message.sampling.choice, message.max_tokens)
                 assert list(message.emitted_ids) == tokens[: len(message.emitted_ids)]
                 self.rows[message.sequence] = (message, len(message.emitted_ids))
+                assert len(self.rows) <= SLOTS or not self.heard_all
             case Cancel():
                 self.rows.pop(message.sequence, None)
             case Park() if message.sequence in self.rows:
@@ -127,6 +132,7 @@ class FalseWorker:
         self.rows.clear()
         self.inbox.clear()
         self.turns_alone = 0
+        self.heard_all = False
         self.say(hello(self.epoch, slots=SLOTS, budget_bytes=BUDGET))
 
 
@@ -194,6 +200,7 @@ class Simulation:
         self.worker = FalseWorker(1)
         self.dead = []
         self.clients = []
+        self.parks_lost = 0
 
     def live_through(self, turns):
         """Let anything happen, then let the wire be good and everything come to its end."""
@@ -223,9 +230,16 @@ class Simulation:
             self.link._ping_now()
         while self.link._outgoing:
             message = self.link._outgoing.popleft()
-            lost = trouble and self.random.random() < 0.02
-            if message.epoch == self.link.epoch == self.worker.epoch and not lost:
-                self.worker.inbox.append(message)
+            lost = trouble and self.random.random() < (0.1 if isinstance(message, Park) else 0.02)
+            if message.epoch == self.link.epoch == self.worker.epoch:
+                self.tell(message, lost=lost)
+
+    def tell(self, message, *, lost):
+        if lost:
+            self.worker.heard_all = False
+            self.parks_lost += isinstance(message, Park)
+        else:
+            self.worker.inbox.append(message)
 
     def deliver(self, worker, *, trouble):
         identity = f"w-0-{worker.epoch}".encode()
@@ -298,3 +312,4 @@ def test_the_simulation_meets_what_it_is_for():
     assert sum(world.dispatcher.stale_words for world in worlds) > 50
     assert sum(len(world.dead) for world in worlds) > 50
     assert sum(client.parks for world in worlds for client in world.clients) > 30
+    assert sum(world.parks_lost for world in worlds) > 2

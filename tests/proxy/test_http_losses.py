@@ -327,6 +327,7 @@ async def test_a_link_that_fails_ends_the_server(here):
 
 async def test_a_drain_ends_when_the_link_fails_for_nobody_is_left_to_finish_anything(tmp_path, monkeypatch):
     """Ten minutes are allowed here, which the test's own limit is far below."""
+    monkeypatch.setattr("proxy.app._SHUTDOWN_S", 0.1)
     async with gateway(tmp_path, drain_s=600) as here:
         await here.start_worker(pause_at=1)
         running = here.asking(COMPLETIONS, completion(max_tokens=12))

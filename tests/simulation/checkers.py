@@ -52,6 +52,7 @@ class Checkers:
         self._unended: set[str] = set()
         self._waiting: list[dict[str, float]] = [{} for _ in self._lanes]
         self._running: dict[str, Request] = {}
+        self._parking: dict[str, Request] = {}
         self._fresh: list[int] = [0] * len(self._lanes)
         self._fresh_by_key: dict[tuple[str, str], int] = {}
         self._last_start_at = [0.0] * len(self._lanes)
@@ -79,14 +80,15 @@ class Checkers:
         assert token == token_at(index), f"{request.name}: another token at {index}"
 
     def put_back(self, request: Request) -> None:
-        assert request.parks <= PARKS_MAX, f"{request.name} was parked {request.parks} times"
-        del self._running[request.name]
+        if self._parking.pop(request.name, None) is None:
+            del self._running[request.name]
         self._waiting[self._ranks[request.lane]][request.name] = self._clock.now
 
     def ended(self, request: Request) -> None:
         assert request.name in self._unended, f"{request.name} ended twice"
         self._unended.remove(request.name)
-        if self._running.pop(request.name, None) is None and request.queued:
+        has_run = [rows.pop(request.name, None) for rows in (self._running, self._parking)]
+        if not any(has_run) and request.queued:
             del self._waiting[self._ranks[request.lane]][request.name]
             if not request.attempt:
                 self._count_fresh(request, -1)
@@ -99,10 +101,12 @@ class Checkers:
 
     def decided(self, instructions: Sequence[Instruction]) -> None:
         self._went_first.clear()
-        started = [self._started(each) for each in instructions if isinstance(each, Start)]
+        started = []
         for instruction in instructions:
-            if isinstance(instruction, Park):
-                self._check_park(self._running[instruction.name])
+            if isinstance(instruction, Start):
+                started.append(self._started(instruction))
+            elif isinstance(instruction, Park):
+                self._given_up(self._running.pop(instruction.name))
         self._check_books()
         self._check_bytes()
         if self._front.has_worker:
@@ -122,9 +126,18 @@ class Checkers:
             self._went_first.add(request.name)
         del self._waiting[rank][request.name]
         self._running[request.name] = request
+        assert len(self._running) <= self._slots, f"{request.name} starts before a row is given up"
+        if request.name not in self._went_first:
+            self._check_reserve(request, rank)
         self.start_gap_s_max[rank] = max(self.start_gap_s_max[rank], now - self._last_start_at[rank])
         self._last_start_at[rank] = now
         return request
+
+    def _check_reserve(self, request: Request, rank: int) -> None:
+        """A start leaves free what lanes above have reserved of the rows; one row there may always be."""
+        state = self._admission.state
+        usable = max(1, self._slots - state.reserve_above(state.lanes[rank]).slots)
+        assert len(self._running) <= usable, f"{request.name} takes a row that is reserved"
 
     def _check_deadline(self, request: Request) -> None:
         """The first of a request's answers starts within its deadline, counted from where it was measured."""
@@ -133,9 +146,11 @@ class Checkers:
         waited_s = self._clock.now - request.queued_at
         assert waited_s <= request.deadline_s + 1e-6, f"{request.name} started after {waited_s:.1f} s"
 
-    def _check_park(self, request: Request) -> None:
+    def _given_up(self, request: Request) -> None:
+        """Take note of a park: from here on the row is free for others, and its answer waits nowhere."""
         assert self._front.lanes[request.lane].parkable, f"{request.name} may not be parked"
-        assert request.parks < PARKS_MAX, f"{request.name} is parked too often"
+        assert request.parks <= PARKS_MAX, f"{request.name} is parked too often"
+        self._parking[request.name] = request
 
     def _count_fresh(self, request: Request, change: int) -> None:
         """Count who waits for a first start: these fill the queue, and its bounds are theirs."""
@@ -220,6 +235,7 @@ class Checkers:
         assert not self._admission.running
         assert not self._admission.reserved_bytes
         assert not any(self._fresh)
+        assert not self._parking
         for lane in self._admission.state.lanes:
             assert lane.announced == 0 == lane.queued_tokens
             assert not lane.counters.active()

@@ -85,6 +85,8 @@ class Device:
 
     def _take(self, word: Submit | Cancel | Park, now: float) -> None:
         if isinstance(word, Submit):
+            # The park or the end that frees its row was said before it.
+            assert len(self._scheduler.names) < self._costs.slots, f"no row is free for {word.sequence}"
             self._scheduler.submit(Sequence.of(word, now))
         elif isinstance(word, Cancel):
             self._scheduler.cancel(word.sequence)

@@ -168,7 +168,6 @@ class Front:
         for sequence in report.parked:
             request = self._current(sequence.name, sequence.attempt)
             if request:
-                request.parks += 1
                 admission.parked(request.name, now)
                 self._put_back(request)
         self.decide()
@@ -212,6 +211,7 @@ class Front:
             if isinstance(instruction, Start):
                 self._start(request)
             elif isinstance(instruction, Park):
+                request.parks += 1
                 self._send(ParkWord(self.epoch, request.name))
             else:
                 request.refusal = instruction.refusal

@@ -11,6 +11,7 @@ class Request:
     """One answer is asked for: it will have `length` tokens, of which only the false model knows.
 
     `finished` is called once, at its end, whatever that is. `beside` are all answers of the one HTTP request.
+    `running` says whether the worker may hold it: also while it is being parked.
     """
 
     name: str

@@ -203,9 +203,10 @@ def flooded(
     a_second: float = 0.24,
     deaths_mean_s: float | None = None,
     costs: Costs | None = None,
+    lanes: Sequence[LaneSettings] = LANES,
 ) -> World:
     """Let a batch queue be full while people ask, three times as often as in the table; return it ended."""
-    world = World(LANES, costs)
+    world = World(lanes, costs)
     flood = Flood(world.front, asker(seed, "batch", _GROWING, FOREVER_S, lane="batch"), places=32)
     poisson(world, asker(seed, "interactive", INTERACTIVE, INTERACTIVE_LANE.deadline_s), a_second, seconds)
     if deaths_mean_s is not None:

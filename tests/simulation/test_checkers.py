@@ -2,10 +2,10 @@
 
 import pytest
 
-from proxy.admission import core, gate, lane, last_row, ledger, order
+from proxy.admission import core, gate, instructions, lane, last_row, ledger, order
 from proxy.admission.ledger import NO_RESERVE
 from tests.simulation.costs import Costs
-from tests.simulation.scenarios import endless, flooded, keys, overload
+from tests.simulation.scenarios import LANES, endless, flooded, keys, overload
 from tests.simulation.small_worlds import small_world
 from worker import scheduler
 
@@ -43,6 +43,36 @@ def start_from_below(monkeypatch):
     monkeypatch.setattr(order, "_next_by_rank", from_below)
 
 
+def start_into_the_reserve(monkeypatch):
+    monkeypatch.setattr(ledger.Ledger, "usable_slots", lambda self, reserve: self.slots)
+
+
+def start_before_the_park_is_said(monkeypatch):
+    decide = core.Admission.decide
+
+    def parks_last(self, now):
+        return sorted(decide(self, now), key=lambda said: isinstance(said, instructions.Park))
+
+    monkeypatch.setattr(core.Admission, "decide", parks_last)
+
+
+def hold_the_row_until_the_park_is_done(monkeypatch):
+    park, parked = core.Admission._park, core.Admission.parked
+
+    def holding(self, answer):
+        tokens = self.state.ledger.tokens_of(answer.name)
+        said = park(self, answer)
+        self.state.ledger._rows[answer.name] = tokens
+        return said
+
+    def releasing(self, name, now):
+        self.state.ledger.release(name)
+        parked(self, name, now)
+
+    monkeypatch.setattr(core.Admission, "_park", holding)
+    monkeypatch.setattr(core.Admission, "parked", releasing)
+
+
 def start_one_row_only(monkeypatch):
     fits = ledger.Ledger.fits
     monkeypatch.setattr(ledger.Ledger, "fits", lambda self, *rest: not self.rows and fits(self, *rest))
@@ -67,13 +97,17 @@ def lose_a_token(monkeypatch):
 
 
 TIGHT = Costs(budget_tokens=30_000)
+UNPARKABLE = tuple(each.model_copy(update={"reserved_slots": 0, "parkable": False}) for each in LANES)
 BUGS = [
     (forget_to_release, lambda: small_world(3, 20.0)),
     (never_look_at_bytes, lambda: flooded(1, 100.0, costs=TIGHT)),
     (never_grow, lambda: flooded(1, 200.0, a_second=0.01)),
     (park_for_ever, lambda: flooded(1, 400.0)),
     (ignore_deadlines, lambda: overload(1, 60.0, 28.0)),
-    (start_from_below, lambda: flooded(1, 100.0)),
+    (start_from_below, lambda: flooded(1, 60.0, a_second=3.0, lanes=UNPARKABLE)),
+    (start_into_the_reserve, lambda: flooded(1, 100.0)),
+    (start_before_the_park_is_said, lambda: flooded(1, 100.0)),
+    (hold_the_row_until_the_park_is_done, lambda: flooded(1, 100.0)),
     (start_one_row_only, lambda: flooded(1, 60.0)),
     (let_the_queue_grow, lambda: keys(1, 5.0, {"": 300})),
     (let_a_key_fill_the_queue, lambda: keys(1, 20.0, {"greedy": 80})),

@@ -54,7 +54,7 @@ class Desk:
     def death(self):
         """Let the worker die; what ran is put back. Returns who ran."""
         self.core.worker_went(self.now)
-        ran = [name for each in self.state.lanes for name in each.running]
+        ran = [name for each in self.state.lanes for name in (*each.running, *each.parking)]
         self.core.interrupted(ran, self.now)
         return ran
 

@@ -3,17 +3,19 @@
 import math
 from dataclasses import dataclass
 
+from proxy.admission.answer import Standing
 from proxy.admission.charging import Share
 from proxy.admission.core import Admission
 from proxy.admission.instructions import Park, Start
 from proxy.admission.lane import ID_BYTES
+from proxy.admission.state import MARGIN_TOKENS
 from shared.errors import InvalidRequest, QueueTimeout, Refusal, Unavailable
 from shared.lane_settings import AdmissionSettings, LaneSettings
 from shared.limits import PARKS_MAX
 from tests.proxy.small_worlds import newcomer
 
 SHARED = AdmissionSettings(key_queue_share=0.25, overload_after_s=3.0)
-PARK_TOKENS_MAX = 31  # tokens that rows may get from a park's asking to its answer
+PARK_TOKENS_MAX = 31  # tokens that a row may get from a park's asking to its answer
 MIB = 1 << 20
 
 
@@ -38,6 +40,7 @@ class Live:
     standing: str = "queued"
     emitted: int = 0
     parks: int = 0
+    parked_at: int = 0
 
 
 class World:
@@ -52,7 +55,7 @@ class World:
         self.worker = None
         self.numbers = 0
         self.asked_at: dict[str, float] = {}
-        self.tokens_since_parks = 0
+        self.released: dict[str, int] = {}
 
     # --- what it knows ------------------------------------------------------------------------------------
 
@@ -76,11 +79,11 @@ class World:
         return row * (math.ceil(len(lengths) / facts.kv_pad_rows) * facts.kv_pad_rows + 1)
 
     def rows(self, without=()):
-        """Return the running rows' reserved tokens and ranks."""
+        """Return the running rows' reserved tokens and ranks; what is being parked has none."""
         ledger = self.core.state.ledger
         return [
             (ledger.tokens_of(each.name), self.rank(each.lane))
-            for each in self.of("running", "parking")
+            for each in self.of("running")
             if each.name not in without
         ]
 
@@ -116,18 +119,14 @@ class World:
         lately = [key for key, at in self.asked_at.items() if key != each.key and self.now - at <= 600.0]
         if slots < 8 or not lately:
             return False
-        rank, running = self.rank(each.lane), self.of("running", "parking")
-        fixed = [
-            row
-            for row in running
-            if self.rank(row.lane) <= rank
-            or row.standing == "parking"
-            or not self.settings(row).parkable
-            or row.parks == 3
-        ]
+        rank, running = self.rank(each.lane), self.of("running")
+        fixed = [row for row in running if self.rank(row.lane) <= rank or not self.may_park(row)]
         kept = min(self.core.state.reserve_above(self.core.state.lanes[rank]).slots, slots - 1)
         own = sum(row.key == each.key for row in running)
         return len(fixed) + 1 >= slots - kept and 2 * own >= slots
+
+    def may_park(self, row):
+        return self.settings(row).parkable and row.parks < PARKS_MAX
 
     def waits_s(self, each):
         return self.now - self.core.state.answers[each.name].queued_at
@@ -185,12 +184,13 @@ class World:
         assert each.name not in self.core.state.answers
 
     def step(self):
-        """Give every row a token; those that have all of theirs end. Parks are answered in time."""
-        if self.of("parking"):
-            self.tokens_since_parks += 1
-        if self.tokens_since_parks > PARK_TOKENS_MAX:
-            self.answer_parks()
-            self.decide()
+        """Give every row a token, those that are being parked, too; those that have all of theirs end.
+
+        No park takes longer than some tokens: what runs is to start again, and to be parked again.
+        """
+        for each in self.of("parking"):
+            if each.emitted - each.parked_at >= PARK_TOKENS_MAX:
+                self.park_done(each)
         rows = self.of("running", "parking")
         for each in rows:
             each.emitted += 1
@@ -202,18 +202,10 @@ class World:
     def prefill(self, name, tokens):
         self.core.stepped([], 0.0, 0.0, [Share(name, tokens, 1.5 * tokens)], self.now)
 
-    def answer_parks(self):
-        for each in self.of("parking"):
-            self.park_done(each)
-
     def park_done(self, each):
+        """Let the worker say that a row is parked, or the dispatcher, where that was lost on the wire."""
         self.core.parked(each.name, self.now)
         each.standing = "queued"
-        each.parks += 1
-
-    def keep_row(self, each):
-        self.core.kept_row(each.name)
-        each.standing = "running"
 
     def worker_dies(self):
         self.core.worker_went(self.now)
@@ -226,6 +218,22 @@ class World:
     def worker_comes(self, facts, budget, slots):
         self.worker = (facts, budget, slots)
         self.core.worker_came(facts, budget, slots, self.now)
+        self.watch_releases(self.core.state.ledger)
+
+    def watch_releases(self, ledger):
+        """Note what each row had when it was given up: others may have started before, in the same breath."""
+        release = ledger.release
+
+        def noting(name):
+            self.released[name] = ledger.tokens_of(name)
+            release(name)
+
+        ledger.release = noting
+
+    def tokens_of(self, name):
+        """Return the tokens of a row that runs, or that this decision has given up."""
+        in_place = self.core.state.answers[name].standing is Standing.RUNNING
+        return self.core.state.ledger.tokens_of(name) if in_place else self.released[name]
 
     def reconfigure(self, lanes):
         self.core.reconfigured(lanes, SHARED)
@@ -238,9 +246,10 @@ class World:
     # --- instructions -------------------------------------------------------------------------------------
 
     def decide(self):
-        rows = [each.name for each in self.of("running", "parking")]
+        rows = [each.name for each in self.of("running")]
+        short = any(self.is_short(each) for each in self.of("running"))
         said = self.core.decide(self.now)
-        for instruction in said:
+        for place, instruction in enumerate(said):
             each = self.live[instruction.name]
             assert instruction.lane == self.settings(each).name
             if isinstance(instruction, Start):
@@ -248,11 +257,21 @@ class World:
                 rows.append(each.name)
             elif isinstance(instruction, Park):
                 self.take_park(each)
+                rows.remove(each.name)
+                assert short or self.has_start_above(each, said[place:]), f"{each.name} is parked in vain"
             else:
                 self.take_refusal(each, instruction.refusal)
-        if not self.of("parking"):
-            self.tokens_since_parks = 0
         assert self.core.decide(self.now) == [], "what is decided stays so until something happens"
+
+    def is_short(self, each):
+        """Whether a row's reservation is nearly used up: it grows now, or others are parked for it."""
+        used = each.prompt + each.emitted + min(each.most - each.emitted, MARGIN_TOKENS)
+        return used > self.core.state.ledger.tokens_of(each.name)
+
+    def has_start_above(self, each, said):
+        """Whether something of a higher lane starts once a row has been given up."""
+        starts = [self.live[later.name] for later in said if isinstance(later, Start)]
+        return any(self.rank(later.lane) < self.rank(each.lane) for later in starts)
 
     def take_start(self, each, rows):
         assert self.worker is not None
@@ -267,8 +286,7 @@ class World:
 
         Or its lane goes first this once, by its age or its share.
         """
-        ledger = self.core.state.ledger
-        held = [(ledger.tokens_of(name), self.rank(self.live[name].lane)) for name in rows]
+        held = [(self.tokens_of(name), self.rank(self.live[name].lane)) for name in rows]
         rank = self.rank(each.lane)
         higher = [
             other
@@ -289,6 +307,8 @@ class World:
         assert self.settings(each).parkable
         assert each.parks < PARKS_MAX
         each.standing = "parking"
+        each.parks += 1
+        each.parked_at = each.emitted
 
     def take_refusal(self, each, refusal):
         assert each.standing == "queued"

@@ -76,4 +76,4 @@ def test_no_row_is_parked_for_a_key_that_must_leave_the_last():
     assert desk.starts() == names[:7]
     assert desk.decide(at=9.0) == []
     desk.arrive("c0", key="c")
-    assert desk.decide() == ["park b0"]
+    assert desk.decide() == ["park b0", "start c0"]

@@ -86,13 +86,13 @@ def test_a_row_that_can_not_grow_parks_the_newest_and_takes_less_for_granted():
     desk.step("a", "b")
     assert desk.decide() == ["park b"]
     assert desk.lane("low").ratio == 0.7
-    assert desk.decide() == []
+    assert desk.reserved("a") == 49 + int(0.7 * 61)
+    assert desk.core.running == 1
     desk.steps(31, "a", "b")
     assert desk.decide() == []
     desk.parked("b")
     assert desk.decide() == []
     assert desk.reserved("a") == 110
-    assert desk.core.running == 1
 
 
 def test_a_ripe_row_is_parked_before_a_newer_one():
@@ -121,60 +121,69 @@ def test_as_many_rows_are_parked_at_once_as_the_growth_takes():
     desk = started("a", "b", "c", "d", "e", "f", budget=9 * 81, kv_pad_rows=4)
     desk.steps(39, "a")
     assert desk.decide(at=9.0) == ["park f", "park e"]
-    desk.steps(31, "a")
-    desk.parked("f", "e")
-    assert desk.decide() == []
-    assert desk.reserved("a") == 110
+    assert desk.reserved("a") == 49 + int(0.7 * 61)
 
 
-def test_room_is_made_for_what_a_row_will_need_once_the_park_is_done():
-    """One row less leaves room for 107 tokens; 31 tokens later 110 will be needed."""
+def test_a_row_grows_as_soon_as_others_are_parked_for_it():
+    """One row less leaves room for 107 tokens: more than the 91 of a whole share."""
     desk = started("a", "b", "c", budget=4 * 81)
     desk.steps(39, "a")
-    assert desk.decide(at=9.0) == ["park c", "park b"]
-    desk.steps(31, "a")
-    desk.parked("b", "c")
-    desk.decide()
-    assert desk.reserved("a") == 110
+    assert desk.decide(at=9.0) == ["park c"]
+    assert desk.reserved("a") == 49 + int(0.7 * 61)
+    assert desk.core.running == 2
 
 
-def test_nobody_starts_into_what_is_being_freed_for_a_row_that_grows():
-    """A batch has places for two rows or four: a fourth costs nothing now, and the room of a park then."""
+def test_a_row_that_outgrows_the_room_of_one_park_takes_another():
+    desk = started("a", "b", "c", budget=4 * 81)
+    desk.steps(39, "a")
+    assert desk.decide(at=9.0) == ["park c"]
+    desk.steps(27, "a")
+    assert desk.decide() == ["park b"]
+    assert desk.reserved("a") == 76 + 32
+
+
+def test_nobody_starts_into_what_is_freed_for_a_row_that_grows():
+    """A batch has places for two rows or four: a third costs the room that a park frees."""
     desk = started("a", "b", "c", budget=5 * 81 + 40, kv_pad_rows=2)
     desk.steps(47, "a")
-    assert desk.decide(at=9.0) == ["park c"]
     desk.arrive("small", lane="low")
-    assert desk.decide() == []
-    desk.steps(20, "a")
+    assert desk.decide(at=9.0) == ["park c"]
+    assert desk.reserved("a") == 57 + int(0.7 * 53)
     desk.parked("c")
     assert desk.decide() == []
-    assert desk.reserved("a") == 77 + 32
     desk.end("b", completed=False)
     assert desk.starts() == ["c"]
 
 
-def test_while_a_park_is_under_way_others_that_grow_wait_for_it():
+def test_one_park_lets_all_grow_that_have_room_then():
     desk = started("a", "b", "c", budget=4 * 84)
-    desk.steps(42, "a")
+    desk.steps(42, "a", "b")
     assert desk.decide(at=9.0) == ["park c"]
-    desk.steps(42, "b")
-    assert desk.decide() == []
-    desk.parked("c")
-    assert desk.decide() == []
     assert min(desk.reserved("a"), desk.reserved("b")) >= 52 + 32
+    assert desk.decide() == []
+
+
+def test_a_row_that_is_being_parked_does_not_grow():
+    desk = started("a", "b", budget=245)
+    desk.steps(39, "a")
+    assert desk.decide(at=9.0) == ["park b"]
+    held_bytes = desk.core.reserved_bytes
+    desk.steps(60, "b")
+    assert desk.decide() == []
+    assert desk.core.reserved_bytes == held_bytes
 
 
 def test_one_that_is_stuck_does_not_keep_smaller_ones_from_growing():
+    """Here it stays stuck, because none of the rows may be parked any more."""
     desk = started("a", budget=1000)
     desk.arrive("b", lane="low", prompt_tokens=10, max_tokens=50)
     desk.starts()
     desk.state.ledger.budget_bytes = 3 * 81
     assert desk.reserved("b") == 45
+    desk.core.reconfigured((HIGH, LOW), desk.shared)
     desk.steps(39, "a", "b")
-    assert desk.decide(at=9.0) == ["park b"]
-    desk.core.kept_row("b")
-    desk.state.ledger.budget_bytes = 1000
-    assert desk.decide() == []
+    assert desk.decide(at=9.0) == []
+    assert desk.reserved("a") == 80
     assert desk.reserved("b") == 60
 
 

@@ -24,11 +24,11 @@ def low_rows(slots=2, *lanes, **worker):
 def test_the_newest_is_parked_and_the_one_that_waits_starts_in_its_place():
     desk = low_rows()
     desk.arrive("h")
-    assert desk.decide(at=9.0) == ["park l1"]
+    assert desk.decide(at=9.0) == ["park l1", "start h"]
     assert desk.core.running == 2
-    desk.parked("l1")
-    assert desk.starts() == ["h"]
     desk.end("h")
+    assert desk.decide() == []
+    desk.parked("l1")
     assert desk.starts() == ["l1"]
 
 
@@ -37,7 +37,7 @@ def test_a_row_is_not_parked_before_it_has_run_two_seconds():
     desk = low_rows()
     desk.arrive("h")
     assert desk.decide(at=1.9) == []
-    assert desk.decide(at=2.0) == ["park l0"]
+    assert desk.decide(at=2.0) == ["park l0", "start h"]
 
 
 def test_a_row_is_ripe_after_64_tokens_however_fast_they_came():
@@ -46,7 +46,7 @@ def test_a_row_is_ripe_after_64_tokens_however_fast_they_came():
     desk.steps(63, "l0")
     assert desk.decide() == []
     desk.step("l0")
-    assert desk.decide() == ["park l0"]
+    assert desk.decide() == ["park l0", "start h"]
 
 
 def test_tokens_from_before_its_last_start_make_no_row_ripe():
@@ -69,7 +69,7 @@ def test_rows_of_its_own_lane_and_of_higher_ones_are_not_parked():
     desk.arrive("l2", lane="low")
     assert desk.decide(at=9.0) == []
     desk.arrive("t2", lane="top")
-    assert desk.decide() == ["park l"]
+    assert desk.decide() == ["park l", "start t2"]
 
 
 def test_rows_of_a_lane_that_can_not_be_parked_stay():
@@ -78,15 +78,36 @@ def test_rows_of_a_lane_that_can_not_be_parked_stay():
     assert desk.decide(at=9.0) == []
 
 
-def test_the_highest_lane_that_waits_is_helped():
+def test_the_highest_lane_that_waits_is_helped_first():
     desk = low_rows(2, lane("top"), lane("high", parkable=True), PARKABLE)
     desk.arrive("h", lane="high")
     desk.arrive("t", lane="top")
-    assert desk.decide(at=9.0) == ["park l1"]
-    desk.parked("l1")
-    assert desk.decide() == ["start t", "park l0"]
-    desk.parked("l0")
-    assert desk.starts() == ["h"]
+    assert desk.decide(at=9.0) == ["park l1", "start t", "park l0", "start h"]
+
+
+def test_an_aged_one_of_a_lane_below_does_not_take_what_is_parked_for_a_higher_one():
+    desk = Desk(HIGH, lane("low", parkable=True, ages_after_s=5.0))
+    desk.worker(slots=1)
+    desk.arrive("l0", "l1", lane="low")
+    assert desk.starts() == ["l0"]
+    desk.arrive("h")
+    assert desk.decide(at=9.0) == ["park l0", "start h"]
+    desk.end("h")
+    desk.arrive("h2")
+    assert desk.starts() == ["l1"]
+
+
+@pytest.mark.parametrize(("ages_after_s", "words"), [(50.0, ["park l", "start m"]), (5.0, [])])
+def test_nobody_is_parked_for_a_lane_that_waits_for_an_aged_one_above(ages_after_s, words):
+    """What is highest doesn't fit beside the row that can't be parked; once it has aged, all wait for it."""
+    desk = Desk(lane("top", ages_after_s=ages_after_s), lane("middle"), PARKABLE)
+    desk.worker(100, slots=2)
+    desk.arrive("t1", lane="top", max_tokens=24)
+    desk.arrive("l", lane="low")
+    assert desk.starts() == ["t1", "l"]
+    desk.arrive("t2", lane="top", max_tokens=40)
+    desk.arrive("m", lane="middle")
+    assert desk.decide(at=9.0) == words
 
 
 # --- how many -----------------------------------------------------------------------------------------------
@@ -95,7 +116,7 @@ def test_the_highest_lane_that_waits_is_helped():
 def test_no_more_rows_are_parked_than_are_needed():
     desk = low_rows(4)
     desk.arrive("h1", "h2")
-    assert desk.decide(at=9.0) == ["park l3", "park l2"]
+    assert desk.decide(at=9.0) == ["park l3", "park l2", "start h1", "start h2"]
     assert desk.decide() == []
 
 
@@ -103,14 +124,16 @@ def test_a_free_slot_is_used_before_a_row_is_parked():
     desk = low_rows(4)
     desk.end("l0")
     desk.arrive("h1", "h2")
-    assert desk.decide(at=9.0) == ["start h1", "park l3"]
+    assert desk.decide(at=9.0) == ["start h1", "park l3", "start h2"]
 
 
 def test_as_many_rows_are_parked_as_one_needs_for_its_bytes():
     """Rows of 106 tokens, 107 bytes each and one more set aside; 190 bytes fit beside one, not beside two."""
     desk = low_rows(3, HIGH, lane("low", parkable=True), budget=5 * 107, kv_pad_rows=1)
     desk.arrive("h", prompt_tokens=5, max_tokens=150)
-    assert desk.decide(at=9.0) == ["park l2", "park l1"]
+    assert desk.decide(at=9.0) == ["park l2", "park l1", "start h"]
+    assert desk.core.running == 2
+    assert desk.core.reserved_bytes == 3 * 156
 
 
 def test_nobody_is_parked_for_one_that_would_not_fit_even_so():
@@ -123,15 +146,25 @@ def test_nobody_is_parked_for_one_that_would_not_fit_even_so():
     assert desk.decide(at=9.0) == []
 
 
-def test_what_is_being_parked_already_counts():
+def test_a_row_that_is_being_parked_is_not_parked_again():
     desk = low_rows(4)
     desk.arrive("h1")
-    assert desk.decide(at=9.0) == ["park l3"]
+    assert desk.decide(at=9.0) == ["park l3", "start h1"]
     desk.arrive("h2")
-    assert desk.decide() == ["park l2"]
-    desk.arrive("h3")
+    assert desk.decide() == ["park l2", "start h2"]
     desk.parked("l3")
-    assert desk.decide() == ["start h1", "park l1"]
+    desk.arrive("h3")
+    assert desk.decide() == ["park l1", "start h3"]
+
+
+def test_what_a_row_gives_up_serves_one_only():
+    desk = low_rows(1)
+    desk.arrive("h1")
+    assert desk.decide(at=9.0) == ["park l0", "start h1"]
+    desk.arrive("h2")
+    assert desk.decide(at=99.0) == []
+    desk.parked("l0")
+    assert desk.decide() == []
 
 
 # --- how often ----------------------------------------------------------------------------------------------
@@ -139,9 +172,8 @@ def test_what_is_being_parked_already_counts():
 
 def park_once(desk, at):
     desk.arrive(f"h{at}")
-    assert desk.decide(at=at) == ["park l0"]
+    assert desk.decide(at=at) == ["park l0", f"start h{at}"]
     desk.parked("l0")
-    assert desk.starts() == [f"h{at}"]
     desk.end(f"h{at}")
     assert desk.starts() == ["l0"]
 
@@ -167,12 +199,12 @@ def test_a_death_is_no_park():
     park_once(desk, 50.0)
 
 
-def test_a_death_while_a_row_is_being_parked_is_no_park():
+def test_a_death_while_a_row_is_being_parked_queues_it_again_and_the_park_counts():
     desk = low_rows(1)
     desk.arrive("h")
-    assert desk.decide(at=9.0) == ["park l0"]
-    assert desk.death() == ["l0"]
-    assert desk.state.answers["l0"].parks == 0
+    assert desk.decide(at=9.0) == ["park l0", "start h"]
+    assert sorted(desk.death()) == ["h", "l0"]
+    assert desk.state.answers["l0"].parks == 1
     desk.worker(slots=1)
     assert desk.starts() == ["h"]
     desk.end("h")
@@ -182,26 +214,55 @@ def test_a_death_while_a_row_is_being_parked_is_no_park():
 # --- between the asking and the answer ----------------------------------------------------------------------
 
 
-def test_a_row_that_kept_its_place_runs_on_and_may_be_asked_again():
-    desk = low_rows()
+@pytest.mark.parametrize(("ages_after_s", "words"), [(50.0, ["park l", "start small"]), (5.0, [])])
+def test_rows_are_parked_for_smaller_ones_than_one_that_would_not_fit_even_so(ages_after_s, words):
+    desk = Desk(lane("high", ages_after_s=ages_after_s), PARKABLE)
+    desk.worker(100, slots=2)
+    desk.arrive("h1", max_tokens=24)
+    desk.arrive("l", lane="low")
+    assert desk.starts() == ["h1", "l"]
+    desk.arrive("large", max_tokens=40)
+    desk.arrive("small")
+    assert desk.decide(at=9.0) == words
+
+
+def test_what_is_being_parked_holds_nothing_and_waits_nowhere():
+    desk = low_rows(1)
     desk.arrive("h")
-    assert desk.decide(at=9.0) == ["park l1"]
-    desk.core.kept_row("l1")
-    assert desk.decide() == ["park l1"]
-    desk.core.kept_row("l1")
-    desk.core.kept_row("l1")
-    desk.end("h", completed=False)
+    assert desk.decide(at=9.0) == ["park l0", "start h"]
+    assert desk.core.queued == 0
+    assert list(desk.lane("low").parking) == ["l0"]
+    desk.end("h")
+    assert (desk.core.running, desk.core.reserved_bytes) == (0, 0)
+    desk.parked("l0")
+    assert desk.lane("low").parking == {}
+    assert desk.core.queued == 1
+
+
+def test_tokens_that_come_while_a_row_is_being_parked_are_not_lost():
+    """It is started again with all it has, 5 + 3 tokens, and a share of the rest."""
+    desk = low_rows(1)
+    desk.arrive("h")
+    desk.decide(at=9.0)
+    desk.steps(3, "l0")
     assert desk.decide() == []
-    assert desk.state.answers["l1"].parks == 0
+    desk.end("h")
+    desk.parked("l0")
+    assert desk.starts() == ["l0"]
+    assert desk.reserved("l0") == 8 + int(0.7 * 97)
 
 
-def test_a_row_that_ends_while_it_is_being_parked_gives_its_place():
+def test_a_row_that_ends_while_it_is_being_parked_frees_no_second_place():
     desk = low_rows()
     desk.arrive("h")
-    assert desk.decide(at=9.0) == ["park l1"]
+    assert desk.decide(at=9.0) == ["park l1", "start h"]
     desk.end("l1")
-    assert desk.starts() == ["h"]
+    desk.arrive("l2", lane="low")
+    assert desk.decide() == []
     assert desk.core.running == 2
+    assert desk.lane("low").counters.active() == ("",)
+    desk.end("l0", "l2")
+    assert desk.lane("low").counters.active() == ()
 
 
 def test_without_a_worker_nobody_is_asked_to_park():
@@ -220,10 +281,8 @@ def test_lower_lanes_start_nothing_while_parking_would_let_a_higher_one_in():
     desk.arrive("h", max_tokens=14)
     desk.arrive("l2", lane="low")
     assert desk.decide(at=1.0) == []
-    assert desk.decide(at=2.0) == ["park l1"]
+    assert desk.decide(at=2.0) == ["park l1", "start h"]
     assert desk.decide() == []
-    desk.parked("l1")
-    assert desk.starts() == ["h"]
 
 
 def test_lower_lanes_start_where_no_parking_would_help():

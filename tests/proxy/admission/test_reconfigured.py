@@ -48,7 +48,7 @@ def test_what_was_higher_is_parked_for_what_is_higher_now():
     assert desk.starts() == ["h"]
     assert desk.decide(at=9.0) == []
     reconfigure(desk, LOW, lane("high", parkable=True))
-    assert desk.decide(at=9.0) == ["park h"]
+    assert desk.decide(at=9.0) == ["park h", "start l"]
 
 
 def test_a_lane_that_is_new_takes_what_comes():
@@ -180,10 +180,11 @@ def test_a_row_that_is_being_parked_when_its_lane_goes_is_parked_all_the_same():
     desk.arrive("a", lane="gone")
     assert desk.starts() == ["a"]
     desk.arrive("h")
-    assert desk.decide(at=9.0) == ["park a"]
+    assert desk.decide(at=9.0) == ["park a", "start h"]
     reconfigure(desk, HIGH, lane("low", parkable=True))
+    assert list(desk.lane("low").parking) == ["a"]
+    desk.end("h")
     assert desk.decide() == []
     desk.parked("a")
-    assert desk.starts() == ["h"]
-    desk.end("h")
     assert desk.starts() == ["a"]
+    assert list(desk.lane("low").running) == ["a"]
