@@ -7,7 +7,8 @@ never makes a turn longer than its own quantum.
 
 No rank starves: while it waits, it is owed a twentieth of the time that higher ranks prefill. Once that
 covers a chunk of its own, the chunk is taken out of the turn's budget before all others; but in the middle
-of a higher prompt only when four times as much is owed.
+of a higher prompt only when four times as much is owed. One such chunk a turn: a rank whose quantum is a
+small part of those above it, or that has only short prompts, gets somewhat less than its twentieth.
 """
 
 from collections.abc import Iterable
@@ -24,11 +25,13 @@ _WAIT_WEIGHT: Final = 0.5
 
 
 class PrefillOrder:
-    """Cuts the chunks of each turn. All it remembers is what each rank is owed, in milliseconds."""
+    """Cuts each turn's chunks. It remembers what each rank is owed, in milliseconds, and who got it last."""
 
     def __init__(self, times: StepTimes) -> None:
         self._times = times
         self._owed_ms: dict[int, float] = {}
+        self._turns = 0
+        self._served_at: dict[int, int] = {}
 
     def chunks(self, prefilling: Iterable[Sequence], decoding: int, now: float) -> list[Chunk]:
         """Return this turn's chunks, counted as prefilled; `decoding` rows wait for them.
@@ -39,8 +42,10 @@ class PrefillOrder:
         ranks = _by_rank(sorted(prefilling, key=lambda sequence: self._place(sequence, now)))
         budget_ms = self._budget_ms(ranks, decoding)
         turn = _Turn(self._times, budget_ms)
-        owed = self._longest_owed(ranks, budget_ms)
+        self._turns += 1
+        owed = self._owed_longest(ranks, budget_ms)
         if owed is not None:
+            self._served_at[owed.rank] = self._turns
             turn.cut(owed, owed.quantum_ms)
         for place, sequences in enumerate(ranks.values()):
             if place == 0:
@@ -73,18 +78,18 @@ class PrefillOrder:
         pressure = len(sequences) / max(1, decoding) if rank == 0 else 1.0
         return sequences[0].quantum_ms * min(PRESSURE_MAX, max(1.0, pressure))
 
-    def _longest_owed(self, ranks: dict[int, list[Sequence]], budget_ms: float) -> Sequence | None:
-        """Return the head of the lower rank that is owed most, of those that are owed a whole chunk."""
-        due: list[tuple[float, Sequence]] = []
+    def _owed_longest(self, ranks: dict[int, list[Sequence]], budget_ms: float) -> Sequence | None:
+        """Return the head of a lower rank that is owed a whole chunk: of several, who got one longest ago."""
+        due: list[Sequence] = []
         higher: list[Sequence] = []
         for rank, sequences in ranks.items():
             owed_ms = self._owed_ms.get(rank, 0.0)
             needed_ms = min(budget_ms, sequences[0].quantum_ms, self._remaining_ms(sequences[0]))
             interrupts = any(sequence.prefilled for sequence in higher)
             if higher and owed_ms >= needed_ms * (PATIENCE if interrupts else 1.0):
-                due.append((owed_ms, sequences[0]))
+                due.append(sequences[0])
             higher += sequences
-        return max(due, key=lambda one: one[0])[1] if due else None
+        return min(due, key=lambda head: self._served_at.get(head.rank, 0), default=None)
 
     def _keep_account(self, ranks: dict[int, list[Sequence]], turn: "_Turn") -> None:
         """Owe each rank that waited its share of what higher ones got, less what it got itself."""
@@ -92,7 +97,8 @@ class PrefillOrder:
         higher_ms = 0.0
         for rank in ranks:
             got_ms = turn.spent_on(rank)
-            owed_ms[rank] = max(0.0, owed_ms.get(rank, 0.0) + OWED_SHARE * higher_ms - got_ms)
+            most_ms = 2 * PATIENCE * ranks[rank][0].quantum_ms
+            owed_ms[rank] = min(most_ms, max(0.0, owed_ms.get(rank, 0.0) + OWED_SHARE * higher_ms - got_ms))
             higher_ms += got_ms
         self._owed_ms = owed_ms
 

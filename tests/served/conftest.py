@@ -7,7 +7,7 @@ from tests.served.gateway import running
 
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory, demo_folder):
-    """A gateway shared by all tests that don't kill anything."""
+    """A gateway shared by all tests that leave it, and its worker, as they were."""
     with running(tmp_path_factory.mktemp("served"), demo_folder.path) as gateway:
         yield gateway
 

@@ -15,13 +15,16 @@ from tests.served.gateway import running
 pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
 
 SLOTS, PLACES = 2, 3
+RIPE_TOKENS = 64
 # However slow the machine is, nothing is refused for the time it would wait.
 PATIENT = {"deadline_s": 600, "target_wait_s": None}
 LANES = [
     {"name": "interactive", "queue_places": PLACES, "reserved_slots": 0, **PATIENT},
     {"name": "batch", **PATIENT},
 ]
-LONG = chat("Tell me a long story about a lighthouse.", max_tokens=90, temperature=0)
+# So long that none ends while a test looks at what waits behind it; those who asked leave.
+ENDLESS = chat("Tell me a long story about a lighthouse.", max_tokens=2000)
+SHORT = chat("Tell me a story.", max_tokens=6, temperature=0)
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +51,13 @@ async def until(holds):
 
 def flex(place):
     return {
-        **LONG,
-        "messages": [{"role": "user", "content": f"Story {place}, please."}],
+        **chat(f"Story {place}, please.", max_tokens=RIPE_TOKENS + 10, temperature=0),
         "service_tier": "flex",
     }
+
+
+def running_rows(gateway, lane):
+    return gateway.ready_body()["lanes"][lane]["running"]
 
 
 def parks(gateway):
@@ -60,19 +66,20 @@ def parks(gateway):
 
 async def test_batch_rows_make_way_for_chats_and_lose_nothing(narrow):
     """Each text is what it is when it runs alone, however often its row was taken."""
-    chats = [chat(f"Name {number} birds.", max_tokens=8, temperature=0) for number in range(2, 6)]
+    chats = [chat(f"Name {number} birds.", max_tokens=6, temperature=0) for number in range(2, 5)]
     async with session() as http:
         alone = [(await stream(http, narrow.url, body)).text for body in [flex(0), flex(1), *chats]]
         before = parks(narrow)
         batch = [asyncio.create_task(stream(http, narrow.url, flex(place))) for place in range(2)]
         said = []
         for body in chats:
-            await until(lambda: narrow.ready_body()["lanes"]["batch"]["running"] == SLOTS)
+            # On a fast machine the last one comes when a batch row is over already.
+            await until(lambda: running_rows(narrow, "batch") == SLOTS or any(task.done() for task in batch))
             said.append(await stream(http, narrow.url, body))
         whole = [await task for task in batch] + said
     assert [each.text for each in whole] == alone
     assert all(each.done for each in whole)
-    assert [each.headers["x-forebay-lane"] for each in whole] == ["batch"] * 2 + ["interactive"] * 4
+    assert [each.headers["x-forebay-lane"] for each in whole] == ["batch"] * 2 + ["interactive"] * 3
     assert parks(narrow) > before
 
 
@@ -80,7 +87,7 @@ async def test_rows_and_places_are_filled_to_the_last_and_the_next_is_refused(na
     async with session() as http:
 
         async def ask(number):
-            body = chat(f"Count to {number}.", max_tokens=24, temperature=0)
+            body = chat(f"Count to {number}.", max_tokens=16, temperature=0)
             async with http.post(f"{narrow.url}/v1/chat/completions", json=body) as response:
                 await response.read()
                 return response.status, response.headers.get("Retry-After")
@@ -94,16 +101,19 @@ async def test_rows_and_places_are_filled_to_the_last_and_the_next_is_refused(na
 
 async def test_clients_that_leave_the_queue_free_their_places(narrow):
     async with session() as http:
-        rows = [asyncio.create_task(stream(http, narrow.url, LONG)) for _ in range(SLOTS)]
-        await until(lambda: narrow.ready_body()["lanes"]["interactive"]["running"] == SLOTS)
-        queued = [asyncio.create_task(stream(http, narrow.url, LONG)) for _ in range(PLACES)]
+        rows = [asyncio.create_task(stream(http, narrow.url, ENDLESS)) for _ in range(SLOTS)]
+        await until(lambda: running_rows(narrow, "interactive") == SLOTS)
+        queued = [asyncio.create_task(stream(http, narrow.url, SHORT)) for _ in range(PLACES)]
         await until(lambda: narrow.ready_body()["queued"] == PLACES)
         for task in queued:
             task.cancel()
         await until(lambda: narrow.ready_body()["queued"] == 0)
-        again = [asyncio.create_task(stream(http, narrow.url, LONG)) for _ in range(PLACES)]
-        said = await asyncio.gather(*rows, *again)
-    assert {each.reason for each in said} == {"length"}
+        again = [asyncio.create_task(stream(http, narrow.url, SHORT)) for _ in range(PLACES)]
+        await until(lambda: narrow.ready_body()["queued"] == PLACES)
+        for task in rows:
+            task.cancel()
+        said = await asyncio.gather(*again)
+    assert [each.reason for each in said] == ["length"] * PLACES
     await until(lambda: narrow.ready_body()["live"] == 0)
     assert narrow.ready_body()["reserved_bytes"] == 0
 
@@ -121,7 +131,7 @@ async def test_keys_come_into_force_by_a_reload_and_a_heavy_one_leaves_room_for_
     heavy, light = (file.add(name).text for name in ("heavy", "light"))
     ended = []
     async with session() as http:
-        body = chat("Say something.", max_tokens=24, temperature=0)
+        body = chat("Say something.", max_tokens=16, temperature=0)
 
         async def ask(key, name):
             headers = {"Authorization": f"Bearer {key}"}
@@ -144,9 +154,11 @@ async def test_keys_come_into_force_by_a_reload_and_a_heavy_one_leaves_room_for_
         assert set(await asyncio.gather(*flood)) == {200}
 
 
-def test_a_reload_that_can_not_be_done_says_why_and_changes_nothing(fresh_gateway):
-    (fresh_gateway.home / KEY_FILE_NAME).write_text("{")
-    told = reload(fresh_gateway)
+def test_a_reload_that_can_not_be_done_says_why_and_changes_nothing(narrow):
+    keys = narrow.home / KEY_FILE_NAME
+    keys.write_text("{")
+    told = reload(narrow)
+    keys.unlink()
     assert told.returncode == 2
     assert KEY_FILE_NAME in told.stderr
-    assert fresh_gateway.status("/v1/models") == 200
+    assert narrow.status("/v1/models") == 200

@@ -35,11 +35,11 @@ def test_proxy_and_supervisor_of_a_running_gateway_hold_no_mlx(gateway):
         assert not [path for path in libraries if "/mlx" in path]
 
 
-def test_the_proxy_dies_and_the_worker_keeps_its_model(fresh_gateway):
+def test_the_proxy_dies_and_the_worker_keeps_its_model(gateway):
     """`forebay up` starts a new proxy; the worker says Hello again without loading anew."""
-    (worker,) = fresh_gateway.processes("worker.process")
-    (proxy,) = fresh_gateway.processes("ops.cli proxy")
+    (worker,) = gateway.processes("worker.process")
+    (proxy,) = gateway.processes("ops.cli proxy")
     proxy.kill()
-    wait_until(lambda: fresh_gateway.status("/health/live") == 0, "the proxy is gone")
-    fresh_gateway.wait_until_ready()
-    assert [process.pid for process in fresh_gateway.processes("worker.process")] == [worker.pid]
+    wait_until(lambda: gateway.status("/health/live") == 0, "the proxy is gone")
+    gateway.wait_until_ready()
+    assert [process.pid for process in gateway.processes("worker.process")] == [worker.pid]

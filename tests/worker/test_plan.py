@@ -87,7 +87,7 @@ def test_a_first_chunk_is_sized_by_what_first_chunks_took() -> None:
     assert learned.tokens_for(250.0, 0) == 62
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     measured=st.lists(
         st.tuples(st.integers(0, 60_000), st.integers(1, 4000), st.floats(0.1, 5000.0)), max_size=8

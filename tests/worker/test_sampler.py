@@ -52,7 +52,7 @@ def tokens_of(logits: Any, parameters: list[Sampling], noise: list[NoiseKey]) ->
     return draw_exactly(BatchSampler(parameters, logits.shape[-1]), mx.array(logits), noise)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(batch=rows())
 def test_every_row_draws_what_the_rules_say(batch: tuple[Any, list[Sampling], list[NoiseKey]]) -> None:
     logits, parameters, noise = batch

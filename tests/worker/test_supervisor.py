@@ -22,12 +22,14 @@ from worker.supervisor import Supervisor
 
 FALSE_PROCESS = Path(__file__).with_name("false_process.py")
 DEADLINE_S = 60
-# A supervisor in a process of its own: home, lives file, plan, lifeline.
+# A supervisor in a process of its own, that has a second of grace only: home, lives file, plan, lifeline.
 SUPERVISOR = """
 import sys
 from pathlib import Path
 from shared.config import Settings
+from worker import restart
 from worker.__main__ import run
+restart.STOP_GRACE_S = 1.0
 home, lives, plan, script, lifeline = sys.argv[1:]
 command = (sys.executable, script, plan, lives)
 sys.exit(run(Settings(home=Path(home)), Path(home), int(lifeline) or None, command=command))
@@ -199,11 +201,11 @@ async def test_a_stuck_load_is_noticed(house: House) -> None:
 
 
 async def test_what_each_life_wrote_is_kept_for_the_newest_few(house: House) -> None:
-    async with house.supervisor("exit:1,exit:1,exit:1,healthy", stderr_lives_kept=2):
-        await house.until_lives(4)
+    async with house.supervisor("exit:1,exit:1,healthy", stderr_lives_kept=2):
+        await house.until_lives(3)
     files = sorted(file.name for file in (house.home / "logs" / "worker-0").iterdir())
-    assert files == ["3.stderr", "4.stderr"]
-    assert (house.home / "logs" / "worker-0" / "3.stderr").read_text() == "last words of 3\n"
+    assert files == ["2.stderr", "3.stderr"]
+    assert (house.home / "logs" / "worker-0" / "2.stderr").read_text() == "last words of 2\n"
 
 
 async def test_a_home_that_takes_no_logs_costs_the_words_and_not_the_worker(house: House) -> None:
@@ -252,7 +254,7 @@ async def test_no_descriptor_is_left_open(house: House) -> None:
         await house.until_lives(1)
     house.lives_file.unlink()
     before = open_descriptors()
-    async with house.supervisor("exit:1,exit:1,healthy"):
+    async with house.supervisor("exit:1,recycle,healthy"):
         await house.until_lives(3)
     assert open_descriptors() == before
 
