@@ -13,8 +13,7 @@ class Reserve:
     """What must still be free once a lane has started something: rows, and bytes of KV caches.
 
     However much the lanes above hold already. A bound on what lower lanes hold together would be used up by
-    the first answer above, and the next one would need a park: the simulation has three times as many parks
-    then, and a tenth less throughput.
+    the first answer above, and each further one would need a park.
     """
 
     slots: int = 0
