@@ -58,6 +58,7 @@ class Dispatcher:
         self._owners: dict[str, Admitted] = {}
         self._numbers = itertools.count(1)
         self._has_had_worker = False
+        self._warned_of: int | None = None
         self.draining = False
         self.emptied = asyncio.Event()
         self.emptied.set()
@@ -123,13 +124,13 @@ class Dispatcher:
 
     def worker_came(self, hello: Hello) -> None:
         self._has_had_worker = True
-        self._admission.state.speeds.worker_came(hello.prefill_ms_per_token, hello.decode_ms_per_step)
+        self._admission.worker_measured(hello.prefill_ms_per_token, hello.decode_ms_per_step)
         self._admission.worker_came(hello.facts, hello.budget_bytes, hello.slots, self._clock.now())
         self.tick()
 
     def worker_delayed(self, starts_at: float) -> None:
         """Take note that no worker is started before a time."""
-        self._admission.state.restarts.delayed(starts_at)
+        self._admission.worker_delayed(starts_at)
 
     def worker_went(self, cause: str) -> None:
         """Put what ran back in front of its lane; what was interrupted too often ends with an error."""
@@ -221,13 +222,20 @@ class Dispatcher:
         self._admission.parked(sequence.name, self._clock.now())
 
     def _watch_memory(self, progress: Progress) -> None:
-        """Say so if the caches hold more than was reserved: the model's facts are too low."""
-        if progress.kv_bytes > self._admission.reserved_bytes > 0:
-            self._log.warning(
-                "KV caches hold more than was reserved",
-                held_bytes=progress.kv_bytes,
-                reserved_bytes=self._admission.reserved_bytes,
-            )
+        """Say so, once in a worker's life, if its caches hold more than its budget: its facts are too low.
+
+        More than is reserved is nothing strange: the batch gives back room late, while it is within budget.
+        """
+        ledger = self._admission.state.ledger
+        if ledger is None or progress.kv_bytes <= ledger.budget_bytes or self._warned_of == progress.epoch:
+            return
+        self._warned_of = progress.epoch
+        self._log.warning(
+            "KV caches hold more than their budget",
+            held_bytes=progress.kv_bytes,
+            budget_bytes=ledger.budget_bytes,
+            reserved_bytes=self._admission.reserved_bytes,
+        )
 
     # --- carrying out -------------------------------------------------------------------------------------
 

@@ -106,6 +106,14 @@ class Admission:
         self.state.restarts.came(now)
         self._recheck_at = now
 
+    def worker_measured(self, prefill_ms_per_token: float, decode_ms_per_step: float) -> None:
+        """Take a worker's own first measurements for its speed, until it is seen at work."""
+        self.state.speeds.worker_came(prefill_ms_per_token, decode_ms_per_step)
+
+    def worker_delayed(self, starts_at: float) -> None:
+        """Take note that no worker is started before a time."""
+        self.state.restarts.delayed(starts_at)
+
     def worker_went(self, now: float) -> None:
         """Start nothing; newcomers queue. The ledger stays, for what could never fit."""
         self.state.has_worker = False

@@ -204,6 +204,25 @@ class Gateway:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
 
+async def occupied(here, queued=0, **asked):
+    """Take the only row, without an end, and queue some behind it; return the tasks."""
+    here.worker.pause_at = 1
+    tasks = [here.asking(CHAT, chat(**asked))]
+    await until(lambda: here.worker.paused_at(1))
+    tasks += [here.asking(CHAT, chat(**asked)) for _ in range(queued)]
+    await until(lambda: here.live == 1 + queued)
+    return tasks
+
+
+async def let_end(here, tasks):
+    """Let what `occupied` began come to its end; return the answers, all of them whole."""
+    here.worker.pause_at = None
+    answers = await asyncio.gather(*tasks)
+    assert {(answered.status, answered.text) for answered in answers} <= {(200, TEXT)}
+    await here.idle()
+    return answers
+
+
 def request(path, body, *, extra=""):
     """Return the bytes of a POST."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -7,7 +7,18 @@ import pytest
 
 from proxy import stream as streaming
 from proxy.admission import parking
-from tests.proxy.small_gateway import CHAT, COMPLETIONS, TEXT, chat, completion, gateway, ids, request
+from tests.proxy.small_gateway import (
+    CHAT,
+    COMPLETIONS,
+    TEXT,
+    chat,
+    completion,
+    gateway,
+    ids,
+    let_end,
+    occupied,
+    request,
+)
 from tests.waiting import until
 
 LANE = "x-forebay-lane"
@@ -40,23 +51,6 @@ def check_refusal(answered, status, code, lane=None, param=None):
     assert all(name in answered.headers for name in ALWAYS)
     if status == 503:
         assert 1 <= int(answered.headers["Retry-After"]) <= 60
-
-
-async def occupied(here, queued=0, **asked):
-    """Take the only row, without an end, and queue some behind it; return the tasks."""
-    here.worker.pause_at = 1
-    tasks = [here.asking(CHAT, chat(**asked))]
-    await until(lambda: here.worker.paused_at(1))
-    tasks += [here.asking(CHAT, chat(**asked)) for _ in range(queued)]
-    await until(lambda: here.live == 1 + queued)
-    return tasks
-
-
-async def let_end(here, tasks):
-    here.worker.pause_at = None
-    for answered in await asyncio.gather(*tasks):
-        assert (answered.status, answered.text) == (200, TEXT)
-    await here.idle()
 
 
 # --- which lane ---------------------------------------------------------------------------------------------

@@ -8,7 +8,17 @@ import aiohttp
 import pytest
 
 from proxy.keys import KeyFile
-from tests.proxy.small_gateway import CHAT, COMPLETIONS, TEXT, Answered, chat, completion, gateway
+from tests.proxy.small_gateway import (
+    CHAT,
+    COMPLETIONS,
+    TEXT,
+    Answered,
+    chat,
+    completion,
+    gateway,
+    let_end,
+    occupied,
+)
 from tests.waiting import until
 
 LANE = "x-forebay-lane"
@@ -31,24 +41,6 @@ async def ordered(here, path="/admin/reload", method="POST"):
         operator.request(method, path) as response,
     ):
         return Answered(response.status, response.headers, await response.read())
-
-
-async def occupied(here, queued=0, **asked):
-    """Take the only row, without an end, and queue some behind it; return the tasks."""
-    here.worker.pause_at = 1
-    tasks = [here.asking(CHAT, chat(**asked))]
-    await until(lambda: here.worker.paused_at(1))
-    tasks += [here.asking(CHAT, chat(**asked)) for _ in range(queued)]
-    await until(lambda: here.live == 1 + queued)
-    return tasks
-
-
-async def let_end(here, tasks):
-    here.worker.pause_at = None
-    answers = await asyncio.gather(*tasks)
-    assert {(answered.status, answered.text) for answered in answers} == {(200, TEXT)}
-    await here.idle()
-    return answers
 
 
 async def test_new_caps_and_tiers_apply_to_the_next_request(here):
