@@ -16,6 +16,8 @@ from shared.errors import InvalidRequest, RateLimited
 _MINUTE_S: Final = 60.0
 # Of a minute's worth: what rounding may hide, so that whoever comes back exactly when told isn't too early.
 _SLACK: Final = 1e-9
+# And never so much that a whole one is made of it.
+_SLACK_MAX: Final = 1e-3
 # When an answer will end can't be told, and this is the least that a refusal can say.
 _CONCURRENT_RETRY_S: Final = 1.0
 
@@ -34,13 +36,16 @@ class _Bucket:
 
     def free(self, per_minute: int, now_s: float) -> int:
         """Return how many whole ones can be taken now."""
-        free = math.floor(per_minute * (1 + _SLACK) - self.used_at(per_minute, now_s))
+        slack = min(_SLACK_MAX, per_minute * _SLACK)
+        free = math.floor(per_minute - self.used_at(per_minute, now_s) + slack)
         return min(per_minute, free)
 
     def wait_s(self, amount: int, per_minute: int, now_s: float) -> float:
         """Return how long until `amount`, at most a minute's worth, can be taken; 0 if it can be now."""
+        if amount <= self.free(per_minute, now_s):
+            return 0.0
         lacking = self.used_at(per_minute, now_s) + amount - per_minute
-        return lacking * _MINUTE_S / per_minute if lacking > per_minute * _SLACK else 0.0
+        return lacking * _MINUTE_S / per_minute
 
     def settle(self, amount: int, per_minute: int, now_s: float) -> None:
         """Use `amount` more, or give it back if it is negative: never over a full bucket."""

@@ -3,7 +3,7 @@
 import math
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.admission.quota import Quotas
@@ -91,6 +91,7 @@ def test_a_request_that_comes_back_when_told_passes(limit, start_s, into_s):
     assert opened(quotas, who, now_s + refusal.retry_after_s)
 
 
+@example(limit=999_999_858, start_s=0.0, times=[0.0, 0.0])
 @given(limit=LIMITS, start_s=STARTS, times=st.lists(st.floats(0, 60), min_size=2, max_size=20))
 def test_what_the_headers_promise_can_be_taken_and_only_grows_while_nobody_takes(limit, start_s, times):
     who = caller(tokens_per_minute=limit)
