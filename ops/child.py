@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 from dataclasses import dataclass
@@ -86,6 +87,16 @@ class Child:
             self._process.wait()
         self._drop_lifeline()
 
+    def bound_log(self) -> None:
+        """Put a log that has grown large aside, while the process goes on appending to it.
+
+        What it writes between the copy and the cut is lost: some lines in ten megabytes.
+        """
+        if self.spec.log.exists() and self.spec.log.stat().st_size > _LOG_BYTES_MAX:
+            shutil.copyfile(self.spec.log, _aside(self.spec.log))
+            os.truncate(self.spec.log, 0)
+            self._log_begins = 0
+
     def last_lines(self, count: int) -> list[str]:
         """Return the last lines of this life's log."""
         with self.spec.log.open("rb") as log:
@@ -115,4 +126,8 @@ def _rotate(log: Path) -> None:
     """Put a log that has grown large aside, over the one put aside before."""
     log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
-        log.replace(log.with_name(f"{log.name}.1"))
+        log.replace(_aside(log))
+
+
+def _aside(log: Path) -> Path:
+    return log.with_name(f"{log.name}.1")

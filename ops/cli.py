@@ -1,4 +1,4 @@
-"""The `forebay` command: up, proxy, worker, fetch, keys.
+"""The `forebay` command: up, proxy, worker, fetch, keys, and the orders to what runs.
 
 Everything heavy is imported inside a command, so that `forebay --help` answers at once.
 """
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ops import keys
+from ops import keys, orders, quarantine
 from ops.command import Config, load, plain_errors
 
 Model = Annotated[
@@ -27,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(keys.app)
+app.add_typer(quarantine.app, rich_help_panel=orders.PANEL)
 
 
 @app.command()
@@ -92,14 +92,8 @@ def fetch(config: Config = None, model: Model = None) -> None:
         typer.echo(resolve(settings.model, settings.home_folder).path)
 
 
-@app.command()
-def reload(config: Config = None, port: Port = None) -> None:
-    """Have the running gateway read lanes and keys again; a bad file changes nothing, and is said."""
-    with plain_errors():
-        settings = load(config, {"port": port})
-        from ops.reload import reload as ask  # noqa: PLC0415 (--help must not wait for it)
-
-        typer.echo(ask(settings))
+app.add_typer(keys.app)
+orders.add_to(app)
 
 
 def _say_version(asked: bool) -> None:

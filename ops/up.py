@@ -1,5 +1,10 @@
-"""`forebay up`: proxy and worker in the foreground of one terminal, from the first line to Ctrl-C."""
+"""`forebay up`: proxy and worker in the foreground of one terminal, from the first line to Ctrl-C.
 
+A signal ends the proxy, which gets proxy.drain_s and four seconds, then the worker, which gets six; what is
+still there then is killed. So it is gone within proxy.drain_s + 10 s, and at once after a second signal.
+"""
+
+import contextlib
 import http.client
 import json
 import signal
@@ -16,7 +21,7 @@ from typing import Final
 
 from rich.console import Console
 
-from ops import welcome
+from ops import foreground_lock, welcome
 from ops.child import Child, ChildSpec, RestartDelay
 from ops.models import resolve
 from ops.screen import Screen, Step
@@ -26,25 +31,29 @@ from shared.clock import Clock, SystemClock
 from shared.config import Settings
 from shared.errors import SettingsError
 from shared.model_folder import ModelFolder
+from shared.run_folder import RunFolder
 
 _ROLES: Final = ("proxy", "worker")
 _POLL_S: Final = 0.1
 _PROBE_S: Final = 2.0
-_GRACE_S: Final = 10.0
+# Beyond proxy.drain_s: its handlers get two seconds to close. A supervisor gives its worker five.
+_PROXY_GRACE_S: Final = 4.0
+_WORKER_GRACE_S: Final = 6.0
 _LINES_SHOWN: Final = 15
 
 
 def up(settings: Settings, config_file: Path | None, overrides: Mapping[str, str | int | None]) -> int:
     """Bring the model, run both processes until Ctrl-C, and return the exit status."""
     refuse_open_door(settings.host, KeyFile(settings.home_folder / KEY_FILE_NAME).read())
-    refuse_taken_port(settings.host, settings.port)
-    folder = resolve(settings.model, settings.home_folder)
     options = [f"--{name}={value}" for name, value in overrides.items() if value is not None]
     if config_file is not None:
         options.append(f"--config={config_file.absolute()}")
     # -P: what lies in the current folder can't stand in for Forebay's own packages.
     commands = {role: (sys.executable, "-P", "-m", "ops.cli", role, *options) for role in _ROLES}
-    return keep_up(settings, folder, commands)
+    with foreground_lock.held_by_us(RunFolder(settings.home_folder, settings.port)):
+        refuse_taken_port(settings.host, settings.port)
+        folder = resolve(settings.model, settings.home_folder)
+        return keep_up(settings, folder, commands)
 
 
 def keep_up(settings: Settings, folder: ModelFolder, commands: Mapping[str, tuple[str, ...]]) -> int:
@@ -76,6 +85,10 @@ class _NotReady(Exception):
     def __init__(self, ended: list[Child]) -> None:
         super().__init__()
         self.ended = ended
+
+
+class _CannotLoad(Exception):
+    """The worker says that the model can't be loaded; trying it again is of no use at a first start."""
 
 
 class _Foreground:
@@ -124,11 +137,17 @@ class _Foreground:
             for child in problem.ended:
                 self._show_end(child)
             return False
+        except _CannotLoad as problem:
+            self._screen.say(f"Forebay can't start; its worker says: {problem}")
+            self._screen.say("`forebay journal --stderr` shows all that its worker said.")
+            return False
         return True
 
     def _wait_until_ready(self, step: Step) -> None:
         told = None
         while not (readiness := _readiness(self._settings)).ready:
+            if readiness.cause == "cannot_load":
+                raise _CannotLoad(readiness.trouble)
             if readiness.trouble != told:
                 told = readiness.trouble
                 self._screen.say(f"The worker died while it was starting, and is tried again: {told}")
@@ -155,8 +174,11 @@ class _Foreground:
 
     def _end(self) -> None:
         """End the proxy first, which drains while the worker still answers. One more signal: at once."""
-        borne = self._signals
-        patience_s = {"proxy": self._settings.proxy.drain_s + _GRACE_S, "worker": _GRACE_S}
+        borne = min(self._signals, 1)
+        patience_s = {
+            "proxy": self._settings.proxy.drain_s + _PROXY_GRACE_S,
+            "worker": _WORKER_GRACE_S,
+        }
         try:
             with self._screen.step("Ending; what runs may finish (Ctrl-C: at once)") as step:
                 for life in self._lives:
@@ -169,7 +191,7 @@ class _Foreground:
 
     def _wait_for_end(self, child: Child, patience_s: float, signals_borne: int, step: Step) -> None:
         deadline_s = self._clock.now() + patience_s
-        while child.running and self._signals == signals_borne and self._clock.now() < deadline_s:
+        while child.running and self._signals <= signals_borne and self._clock.now() < deadline_s:
             step.tick()
             time.sleep(_POLL_S)
 
@@ -192,6 +214,8 @@ class _Life:
 
     def look_after(self) -> None:
         if self.child.running:
+            with contextlib.suppress(OSError):  # A full disk costs the log, and nothing else.
+                self.child.bound_log()
             return
         now_s = self._clock.now()
         if self._next_s is None:
@@ -204,9 +228,10 @@ class _Life:
 
 @dataclass(frozen=True, slots=True)
 class _Readiness:
-    """What the proxy says of the worker; `trouble` is how its last life ended, if one has."""
+    """What the proxy says of the worker; `cause` and `trouble` are how its last life ended, if one has."""
 
     ready: bool
+    cause: str | None = None
     trouble: str | None = None
 
 
@@ -219,7 +244,8 @@ def _readiness(settings: Settings) -> _Readiness:
         response = connection.getresponse()
         if response.status == http.client.OK:
             return _Readiness(ready=True)
-        return _Readiness(False, json.loads(response.read())["worker"]["last_death_detail"])
+        worker = json.loads(response.read())["worker"]
+        return _Readiness(False, worker["last_death"], worker["last_death_detail"])
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
         return _Readiness(ready=False)
     finally:

@@ -60,7 +60,7 @@ Kill the worker under it, and watch the answer wait and go on:
 
 {kill_line(settings)}
 
-Ctrl-C ends Forebay.
+`forebay journal` says afterwards what it died of. Ctrl-C ends Forebay.
 """
 
 

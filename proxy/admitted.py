@@ -51,9 +51,12 @@ class LiveSequence:
     """One answer in the making, as the proxy sees it; changed by the dispatcher only.
 
     `emitted` holds every id the client was or will be shown, which is all a resume needs. `attempt` counts
-    submits. `pinged` is the number of the last ping sent before the submit: a worker that has seen a later
-    one, and doesn't hold the sequence, has lost it. `park_pinged` is the same of a park that is under way,
-    and None while there is none: with a worker that has seen a later one, the park or its answer got lost.
+    submits, `interruptions` those ends of an attempt that were not on purpose. `pinged` is the number of the
+    last ping sent before the submit: a worker that has seen a later one, and doesn't hold the sequence, has
+    lost it. `park_pinged` is the same of a park that is under way, and None while there is none: with a
+    worker that has seen a later one, the park or its answer got lost. `ran_on` is the epoch it was submitted
+    to last, None once its end there is settled. `lost_at` is when a worker's end took its row, until its next
+    token.
     """
 
     name: str
@@ -62,6 +65,7 @@ class LiveSequence:
     max_tokens: int
     sampling: Sampling
     events: asyncio.Queue[Event]
+    fingerprint: str
     emitted: list[int] = field(default_factory=list)
     attempt: int = 0
     interruptions: int = 0
@@ -69,6 +73,8 @@ class LiveSequence:
     running: bool = False
     pinged: int = 0
     park_pinged: int | None = None
+    ran_on: int | None = None
+    lost_at: float | None = None
 
     @property
     def full(self) -> bool:

@@ -17,36 +17,53 @@ from proxy.admission.core import Admission
 from proxy.admission.quota import Quotas
 from proxy.dispatch import Dispatcher
 from proxy.health import Health
+from proxy.idempotency import IdempotencyStore
+from proxy.keyed import KeyedAnswers
 from proxy.keys import KEY_FILE_NAME, KeyFile
+from proxy.listening import Listening
 from proxy.measure import Measurer
 from proxy.middleware import request_boundary
 from proxy.policy import PolicyInForce
+from proxy.quarantine import Quarantine
 from proxy.routes import Routes, Service
+from proxy.slow_readers import SlowReaders
+from proxy.sockets import connection_options, connections_allowed, raised_descriptor_limit
 from proxy.text_model import TextModel
 from proxy.worker_link import WorkerLink
 from shared.channel import RouterChannel
 from shared.clock import Clock, SystemClock
 from shared.config import Settings
-from shared.errors import SettingsError
-from shared.limits import BODY_BYTES_MAX, HEADER_BYTES_MAX, HEADER_LINE_BYTES_MAX
+from shared.errors import Draining, SettingsError
+from shared.limits import BODY_BYTES_MAX, HEADER_BYTES_MAX, HEADER_LINE_BYTES_MAX, MIB
 from shared.logs import Logger
 from shared.metrics import Metrics
 from shared.model_folder import DEMO_MODEL_NAME, DEMO_NAME, ModelFolder
 
 _SHUTDOWN_S: Final = 2.0
 _TICK_S: Final = 0.25
+_DELIVERY_LOOK_S: Final = 0.05
+_DRAINED_RETRY_S: Final = 5.0
+# The channel closes without lingering; its thread gets this long to write out the last word.
+_LAST_WORD_S: Final = 0.1
 _SEED_BITS: Final = 63
 
 
 class StopRequest:
-    """Asks the proxy to end: after what runs has finished, or without waiting for it."""
+    """Asks the proxy to end: after what runs has finished, or without waiting for it.
+
+    `with_worker` is whether its worker and that one's supervisor are to end, too.
+    """
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.at_once = False
+        self.hurried = asyncio.Event()
+        self.with_worker = False
 
     def ask(self, *, at_once: bool) -> None:
         self.at_once = self.at_once or at_once
+        if self.at_once:
+            self.hurried.set()
         self.asked.set()
 
 
@@ -65,20 +82,26 @@ class Proxy:
     ) -> None:
         clock: Clock = SystemClock()
         text_model = TextModel.load(folder)
-        metrics = Metrics()
+        metrics = self._metrics = Metrics()
         context = min(folder.context_tokens, settings.worker.context_tokens or folder.context_tokens)
         self._settings = settings
+        self._channel = channel
         self._log = log
         self._admin_socket = admin_socket
+        self._stop = StopRequest()
         self._reloads: set[asyncio.Task[None]] = set()
         self.policy = PolicyInForce(
             settings, KeyFile(settings.home_folder / KEY_FILE_NAME), context, reading, log
         )
         self.link = WorkerLink(channel, folder.fingerprint, clock, log)
         self.measurer = Measurer(text_model, folder, settings.proxy)
+        self.quarantine = Quarantine.of(
+            settings.home_folder, settings.proxy.quarantine_places, settings.proxy.quarantine_s, log
+        )
         self.dispatcher = Dispatcher(
             self.link,
             Admission(settings.lanes, settings.admission),
+            self.quarantine,
             resumes_max=settings.proxy.resumes_max,
             stop_ids=text_model.stop_ids,
             clock=clock,
@@ -86,8 +109,14 @@ class Proxy:
             log=log,
         )
         self.link.attach(self.dispatcher)
-        self.admin = Admin(self.policy, self.dispatcher)
+        self.admin = Admin(
+            self.policy, self.dispatcher, self.link, self.quarantine, clock=clock, stop=self._end_with_worker
+        )
         self.quotas = Quotas()
+        self.listening: Listening | None = None
+        bounds = settings.proxy
+        store = IdempotencyStore(bounds.idempotency_mb * MIB, 3600 * bounds.idempotency_hours)
+        self.keyed = KeyedAnswers(store, bounds.detached_s, clock, log)
         service = Service(
             names=served_names(folder),
             policy=self.policy,
@@ -97,6 +126,7 @@ class Proxy:
             dispatcher=self.dispatcher,
             link=self.link,
             health=Health(self.link, self.dispatcher, metrics, clock),
+            keyed=self.keyed,
             clock=clock,
             jitter=_jitter,
             seeds=lambda: secrets.randbits(_SEED_BITS),
@@ -109,18 +139,14 @@ class Proxy:
         self.app = web.Application(middlewares=[boundary], client_max_size=BODY_BYTES_MAX)
         Routes(service, settings.proxy.request_timeout_s).add_to(self.app)
 
+    def _end_with_worker(self, at_once: bool) -> None:
+        self._stop.with_worker = True
+        self._stop.ask(at_once=at_once)
+
     async def serve(self, stop: StopRequest) -> None:
         """Serve until told to stop; then finish what runs, within the settings' time, and close."""
-        runner = web.AppRunner(
-            self.app,
-            access_log=None,
-            handler_cancellation=True,
-            # Counts from the connection's beginning, too: whoever sends headers by drops is cut off.
-            keepalive_timeout=self._settings.proxy.request_timeout_s,
-            max_line_size=HEADER_LINE_BYTES_MAX,
-            max_field_size=HEADER_BYTES_MAX,
-            shutdown_timeout=_SHUTDOWN_S,
-        )
+        self._stop = stop
+        runner = web.AppRunner(self.app, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
         operator = web.AppRunner(self.admin.application(), access_log=None)
         await runner.setup()
         await operator.setup()
@@ -131,12 +157,29 @@ class Proxy:
         finally:
             await operator.cleanup()
             await runner.cleanup()
+            await self.keyed.close()
             self.measurer.close()
+            self.quarantine.close()
 
     async def _listen(self, runner: web.AppRunner) -> None:
-        host, port = self._settings.host, self._settings.port
+        host, port, bounds = self._settings.host, self._settings.port, self._settings.proxy
+        self.listening = Listening(
+            runner,
+            (host, port),
+            connections_max=connections_allowed(bounds.connections_max, raised_descriptor_limit(), self._log),
+            options=connection_options(bounds.slow_reader_s),
+            slow_readers=SlowReaders(bounds.slow_reader_s, bounds.undelivered_mb * MIB),
+            jitter=_jitter,
+            log=self._log,
+            told=lambda reason: self._metrics.connections_ended.labels(reason).inc(),
+            access_log=None,
+            # Counts from the connection's beginning, too: whoever sends headers by drops is cut off.
+            keepalive_timeout=bounds.request_timeout_s,
+            max_line_size=HEADER_LINE_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+        )
         try:
-            await web.TCPSite(runner, host, port).start()
+            await self.listening.start()
         except OSError as problem:
             raise SettingsError(f"can't listen on {host}:{port}: {problem.strerror}") from problem
         self._log.info("listening", host=host, port=port)
@@ -147,6 +190,7 @@ class Proxy:
             return
         self._admin_socket.unlink(missing_ok=True)
         await web.UnixSite(operator, self._admin_socket).start()
+        self._admin_socket.chmod(0o600)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_soon)
 
     def _reload_soon(self) -> None:
@@ -162,6 +206,8 @@ class Proxy:
         """Let deadlines pass and lanes age, while nothing else happens."""
         while True:
             await asyncio.sleep(_TICK_S)
+            if self._channel.bind_again():
+                self._log.warning("the wire's socket had been removed; workers to come find it again")
             self.dispatcher.tick()
 
     async def _run_link(self) -> None:
@@ -179,19 +225,33 @@ class Proxy:
             stopping.cancel()
             link.result()
         self.dispatcher.draining = True
+        self.admin.going_down()
         if not stop.at_once:
             await self._drain(link)
+        # Whoever is still served is told; closing the runner gives the handlers a moment to write it.
+        self.dispatcher.fail_all(Draining("the server is going down", retry_after_s=_DRAINED_RETRY_S))
+        if stop.with_worker:
+            self.link.stop_supervisor()
+            await asyncio.sleep(_LAST_WORD_S)
         link.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await link
 
     async def _drain(self, link: asyncio.Task[None]) -> None:
-        """Wait until nothing is live any more, the time is over, or the link has failed."""
+        """Wait until all answers are made and taken, the time is over, one hurries, or the link failed."""
         self._log.info("draining", live=self.dispatcher.live)
-        emptied = asyncio.create_task(self.dispatcher.emptied.wait())
-        patience_s = self._settings.proxy.drain_s
-        await asyncio.wait((emptied, link), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-        emptied.cancel()
+        delivered = asyncio.create_task(self._all_delivered())
+        hurried = asyncio.create_task(self._stop.hurried.wait())
+        ends, patience_s = (delivered, hurried, link), self._settings.proxy.drain_s
+        await asyncio.wait(ends, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        delivered.cancel()
+        hurried.cancel()
+
+    async def _all_delivered(self) -> None:
+        await self.dispatcher.emptied.wait()
+        assert self.listening is not None, "it drains after it served"
+        while self.listening.undelivered_bytes:  # noqa: ASYNC110 (the system tells nobody what it has sent)
+            await asyncio.sleep(_DELIVERY_LOOK_S)
 
 
 def served_names(folder: ModelFolder) -> tuple[str, ...]:

@@ -7,25 +7,36 @@ emitted ids and goes on from the token it stopped at.
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from proxy.admission.answer import Newcomer
 from proxy.admission.charging import Share
 from proxy.admission.core import Admission
 from proxy.admission.instructions import Park, Refuse, Start
-from proxy.admitted import Admitted, AnswerEnded, Event, LiveSequence, RequestFailed, TokenCame
+from proxy.admitted import Admitted, Event, LiveSequence, TokenCame
+from proxy.deaths import Deaths
+from proxy.live_answers import Link, LiveAnswers, newcomer_of, sequences_of
+from proxy.quarantine import Quarantine
 from proxy.request import Measured, Ticket
-from proxy.worker_link import WorkerLink
 from shared import messages
 from shared.clock import Clock
-from shared.errors import Draining, InvalidRequest, Loading, Refusal, WorkerCrashed
+from shared.errors import Draining, InvalidRequest, Loading, Refusal, Unavailable
 from shared.lane_settings import AdmissionSettings, LaneSettings
 from shared.logs import Logger
-from shared.messages import Cancel, Failed, Finished, FinishReason, Hello, Parked, Progress, Step, Submit
+from shared.messages import (
+    CALM,
+    Cancel,
+    Care,
+    Exited,
+    Failed,
+    Finished,
+    Hello,
+    Parked,
+    Progress,
+    Step,
+    Submit,
+)
 from shared.metrics import Metrics
-from shared.sampling import Sampling
 
 _DRAIN_RETRY_S: Final = 5.0
 
@@ -38,8 +49,9 @@ class Dispatcher:
 
     def __init__(
         self,
-        link: WorkerLink,
+        link: Link,
         admission: Admission,
+        quarantine: Quarantine,
         *,
         resumes_max: int,
         stop_ids: tuple[int, ...],
@@ -49,19 +61,20 @@ class Dispatcher:
     ) -> None:
         self._link = link
         self._admission = admission
-        self._resumes_max = resumes_max
+        self.quarantine = quarantine
         self._stop_ids = stop_ids
         self._clock = clock
         self._metrics = metrics
         self._log = log
-        self._live: dict[str, LiveSequence] = {}
-        self._owners: dict[str, Admitted] = {}
+        self._live = LiveAnswers(link, admission, metrics, clock)
+        self._deaths = Deaths(self._live, admission, quarantine, resumes_max, clock=clock, log=log)
         self._numbers = itertools.count(1)
         self._has_had_worker = False
+        self._care = CALM
+        self._starts_at = 0.0
         self._warned_of: int | None = None
         self.draining = False
-        self.emptied = asyncio.Event()
-        self.emptied.set()
+        self.emptied = self._live.emptied
         self.stale_words = 0
         self.resumed = 0
 
@@ -81,23 +94,24 @@ class Dispatcher:
 
     def _check_open(self) -> None:
         if self.draining:
-            raise Draining("the server is going down", retry_after_s=_DRAIN_RETRY_S)
+            raise Draining("the server takes nothing new for now", retry_after_s=_DRAIN_RETRY_S)
+        if self._care.breaker == "open":
+            message = "no worker runs: the last ones died too fast, and another one is tried in a while"
+            raise Unavailable(message, retry_after_s=self._starts_at - self._clock.now())
         if not self._has_had_worker:
             raise Loading("the model is being loaded", retry_after_s=self._restart_s)
 
     def admit(self, measured: Measured, request_id: str) -> Admitted:
         """Queue all answers of a request, or raise a Refusal that says why not and when to come back."""
         self._check_open()
+        self.quarantine.refuse(measured.fingerprints)
         events: asyncio.Queue[Event] = asyncio.Queue()
         now, ticket = self._clock.now(), measured.ticket
         # Clients choose request ids, and may choose the same one twice.
-        sequences = tuple(_sequences(measured, f"{request_id}/{next(self._numbers)}", events))
-        self._admission.arrived(ticket.lane.name, [_newcomer(each, ticket) for each in sequences], now)
+        sequences = tuple(sequences_of(measured, f"{request_id}/{next(self._numbers)}", events))
+        self._admission.arrived(ticket.lane.name, [newcomer_of(each, ticket) for each in sequences], now)
         admitted = Admitted(measured, sequences, events, now, self._release, ticket.lane.name)
-        self.emptied.clear()
-        for sequence in sequences:
-            self._live[sequence.name] = sequence
-            self._owners[sequence.name] = admitted
+        self._live.add(admitted)
         self.tick()
         return admitted
 
@@ -105,6 +119,20 @@ class Dispatcher:
         """Go on with other lanes."""
         self._admission.reconfigured(lanes, settings)
         self.tick()
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing new is started, while what runs goes on and newcomers queue."""
+        return self._admission.held
+
+    @held.setter
+    def held(self, held: bool) -> None:
+        self._admission.held = held
+
+    def fail_all(self, refusal: Refusal) -> None:
+        """End whatever is queued or runs with a refusal."""
+        for sequence in self._live:
+            self._live.give_up(sequence, refusal)
 
     @property
     def live(self) -> int:
@@ -130,12 +158,29 @@ class Dispatcher:
 
     def worker_delayed(self, starts_at: float) -> None:
         """Take note that no worker is started before a time."""
+        self._starts_at = starts_at
         self._admission.worker_delayed(starts_at)
 
+    def cautioned(self, care: Care) -> None:
+        """Give the next workers less to do, or more again, as their supervisor advises."""
+        self._care = care
+        self._admission.cautioned(care.rung, one_at_a_time=care.breaker == "half_open")
+        self.tick()
+
     def worker_went(self, cause: str) -> None:
-        """Put what ran back in front of its lane; what was interrupted too often ends with an error."""
-        self._admission.worker_went(self._clock.now())
-        self._interrupt([sequence for sequence in self._live.values() if sequence.running], cause)
+        """Put what ran back in front of its lane. Whose fault it was shows when its supervisor says so."""
+        now = self._clock.now()
+        self._admission.worker_went(now)
+        running = self._live.running()
+        for sequence in running:
+            sequence.lost_at = now
+        self._interrupt(running, cause)
+        self.tick()
+
+    def worker_died(self, exited: Exited) -> None:
+        """Take the supervisor's word on why a worker ended, some time after `worker_went`."""
+        self._metrics.deaths.labels(exited.cause).inc()
+        self._deaths.died(exited)
         self.tick()
 
     def stepped(self, step: Step) -> None:
@@ -143,44 +188,49 @@ class Dispatcher:
         lost: list[LiveSequence] = []
         came: list[str] = []
         for row in step.rows:
-            sequence = self._current(row.sequence, row.attempt)
+            sequence = self._live.current(row.sequence, row.attempt)
             if sequence is None or row.index < len(sequence.emitted) or sequence.full:
                 self.stale_words += 1
             elif row.index > len(sequence.emitted):
                 lost.append(sequence)
             else:
                 sequence.emitted.append(row.token)
+                if sequence.lost_at is not None:
+                    self._metrics.resume_seconds.labels(self._live.owner(sequence).lane).observe(
+                        self._clock.now() - sequence.lost_at
+                    )
+                    sequence.lost_at = None
                 sequence.events.put_nowait(TokenCame(sequence.answer, row.token))
                 came.append(row.sequence)
         shares = [
             Share(share.sequence, share.tokens, share.gpu_ms)
             for share in step.prefills
-            if self._current(share.sequence, share.attempt) is not None
+            if self._live.current(share.sequence, share.attempt) is not None
         ]
         self._admission.stepped(came, step.step_ms, step.row_ms, shares, self._clock.now())
         self._recover(lost, "tokens were lost on the wire")
         self.tick()
 
     def finished(self, finished: Finished) -> None:
-        sequence = self._current(finished.sequence, finished.attempt)
+        sequence = self._live.current(finished.sequence, finished.attempt)
         if sequence is None:
             self.stale_words += 1
             return
         if finished.index != len(sequence.emitted):
             self._recover([sequence], "tokens were lost on the wire")
         else:
-            self._finish(sequence, finished.reason)
+            self._live.finish(sequence, finished.reason)
         self.tick()
 
     def failed(self, failed: Failed) -> None:
-        sequence = self._current(failed.sequence, failed.attempt)
+        sequence = self._live.current(failed.sequence, failed.attempt)
         if sequence is not None:
-            self._fail(sequence, InvalidRequest(failed.message))
+            self._live.fail(sequence, InvalidRequest(failed.message))
             self.tick()
 
     def parked(self, parked: Parked) -> None:
         """Queue an answer again whose row the worker has given up; it goes on from the token it is at."""
-        sequence = self._current(parked.sequence, parked.attempt)
+        sequence = self._live.current(parked.sequence, parked.attempt)
         if sequence is None:
             self.stale_words += 1
             return
@@ -194,9 +244,7 @@ class Dispatcher:
         """Set right what the wire lost: a sequence that only one side holds, or a park or its answer."""
         held = set(progress.running)
         lost, parked = [], []
-        for sequence in self._live.values():
-            if not sequence.running:
-                continue
+        for sequence in self._live.running():
             if sequence.park_pinged is not None and sequence.park_pinged < progress.ping:
                 parked.append(sequence)
             elif sequence.pinged < progress.ping and sequence.name not in held:
@@ -205,9 +253,10 @@ class Dispatcher:
             self._link.send(Cancel(progress.epoch, sequence.name))
             self._end_park(sequence)
         self._recover(lost, "the worker doesn't hold it")
-        for name in held - self._live.keys():
+        for name in (name for name in held if name not in self._live):
             self._link.send(Cancel(progress.epoch, name))
         self._watch_memory(progress)
+        self._admission.squeezed(progress.budget_bytes)
         self.tick()
 
     def _end_park(self, sequence: LiveSequence) -> None:
@@ -215,9 +264,13 @@ class Dispatcher:
         sequence.running = False
         sequence.park_pinged = None
         if sequence.full:
-            self._finish(sequence, "length")
+            self._live.finish(sequence, "length")
+            return
+        if self._deaths.too_many(sequence):
+            self._live.fail(sequence, self._deaths.crashed(sequence, "it was begun too often"))
             return
         sequence.parks += 1
+        sequence.ran_on = None
         self._metrics.parks.labels(self._admission.state.lane_of[sequence.name].settings.name).inc()
         self._admission.parked(sequence.name, self._clock.now())
 
@@ -225,15 +278,16 @@ class Dispatcher:
         """Say so, once in a worker's life, if its caches hold more than its budget: its facts are too low.
 
         More than is reserved is nothing strange: the batch gives back room late, while it is within budget.
+        Nor is more than a budget that has just shrunk: what runs doesn't.
         """
         ledger = self._admission.state.ledger
-        if ledger is None or progress.kv_bytes <= ledger.budget_bytes or self._warned_of == progress.epoch:
+        if ledger is None or progress.kv_bytes <= ledger.full_bytes or self._warned_of == progress.epoch:
             return
         self._warned_of = progress.epoch
         self._log.warning(
             "KV caches hold more than their budget",
             held_bytes=progress.kv_bytes,
-            budget_bytes=ledger.budget_bytes,
+            budget_bytes=ledger.full_bytes,
             reserved_bytes=self._admission.reserved_bytes,
         )
 
@@ -249,19 +303,20 @@ class Dispatcher:
                 case Park(name):
                     self._park(self._live[name])
                 case Refuse(name, lane, refusal):
-                    self._owners[name].lane = lane
-                    self._fail(self._live[name], refusal)
+                    self._live.owner(self._live[name]).lane = lane
+                    self._live.fail(self._live[name], refusal)
 
     def _submit(self, sequence: LiveSequence) -> None:
         epoch = self._link.epoch
         assert epoch is not None, "admission starts nothing without a worker"
-        admitted = self._owners[sequence.name]
+        admitted = self._live.owner(sequence)
         lane = self._admission.state.lane_of[sequence.name]
         if admitted.started_at is None:
             admitted.started_at = self._clock.now()
         admitted.lane = lane.settings.name
         sequence.attempt += 1
         sequence.running = True
+        sequence.ran_on = epoch
         sequence.pinged = self._link.ping
         self._link.send(
             Submit(
@@ -274,7 +329,7 @@ class Dispatcher:
                 stop_ids=self._stop_ids,
                 sampling=sequence.sampling,
                 rank=lane.rank,
-                quantum_ms=lane.settings.prefill_quantum_ms,
+                quantum_ms=lane.settings.prefill_quantum_ms * self._admission.caution.quantum_share,
             )
         )
 
@@ -290,77 +345,27 @@ class Dispatcher:
         for sequence in sequences:
             sequence.running = False
             sequence.park_pinged = None
-            sequence.interruptions += 1
             if sequence.full:
-                self._finish(sequence, "length")
-            elif sequence.interruptions > self._resumes_max:
-                self._fail(sequence, self._crashed(sequence, cause))
+                self._live.finish(sequence, "length")
+            elif self._deaths.too_many(sequence):
+                self._live.fail(sequence, self._deaths.crashed(sequence, cause))
             else:
                 going_on.append(sequence.name)
         self._admission.interrupted(going_on, self._clock.now())
         self.resumed += len(going_on)
-
-    def _crashed(self, sequence: LiveSequence, cause: str) -> WorkerCrashed:
-        message = f"the worker was lost {sequence.interruptions} times under this request, at last: {cause}"
-        return WorkerCrashed(message, retry_after_s=self._restart_s)
+        for name in going_on:
+            self._metrics.resumes.labels(self._live.owner(self._live[name]).lane).inc()
 
     def _recover(self, sequences: list[LiveSequence], cause: str) -> None:
         """Run sequences again from what they have, while the worker goes on with the others."""
         for sequence in sequences:
             self._log.warning("sequence is run again", sequence=sequence.name, cause=cause)
-            if self._link.epoch is not None:
-                self._link.send(Cancel(self._link.epoch, sequence.name))
+            self._live.cancel(sequence)
+            self._deaths.interrupted(sequence)
+            sequence.ran_on = None
         self._interrupt(sequences, cause)
-
-    def _finish(self, sequence: LiveSequence, reason: FinishReason) -> None:
-        sequence.events.put_nowait(AnswerEnded(sequence.answer, reason))
-        self._forget(sequence, completed=True)
-
-    def _fail(self, sequence: LiveSequence, refusal: Refusal) -> None:
-        admitted = self._owners[sequence.name]
-        if admitted.failed_at is None:
-            admitted.failed_at = self._clock.now()
-            self._metrics.refused.labels(admitted.lane, refusal.code).inc()
-        sequence.events.put_nowait(RequestFailed(refusal))
-        self._forget(sequence, completed=False)
 
     def _release(self, sequence: LiveSequence, *, complete: bool) -> None:
         """Whoever waits for this sequence wants no more of it; a second time does nothing."""
-        if self._live.get(sequence.name) is not sequence:
-            return
-        if sequence.running and self._link.epoch is not None:
-            self._link.send(Cancel(self._link.epoch, sequence.name))
-        self._forget(sequence, completed=complete)
-        self.tick()
-
-    def _forget(self, sequence: LiveSequence, *, completed: bool) -> None:
-        sequence.running = False
-        del self._live[sequence.name], self._owners[sequence.name]
-        if not self._live:
-            self.emptied.set()
-        self._admission.ended(sequence.name, completed=completed)
-
-    def _current(self, name: str, attempt: int) -> LiveSequence | None:
-        sequence = self._live.get(name)
-        return sequence if sequence is not None and sequence.running and sequence.attempt == attempt else None
-
-
-def _sequences(measured: Measured, prefix: str, events: asyncio.Queue[Event]) -> Iterable[LiveSequence]:
-    """Make one sequence for each choice of each prompt, in the order of the answers' indices."""
-    parsed = measured.parsed
-    for prompt, (ids, max_tokens) in enumerate(zip(measured.prompt_ids, measured.max_tokens, strict=True)):
-        for choice in range(parsed.choices):
-            answer = prompt * parsed.choices + choice
-            sampling: Sampling = replace(parsed.sampling, choice=choice)
-            yield LiveSequence(f"{prefix}/{answer}", answer, ids, max_tokens, sampling, events)
-
-
-def _newcomer(sequence: LiveSequence, ticket: Ticket) -> Newcomer:
-    return Newcomer(
-        name=sequence.name,
-        key=ticket.caller.key_id,
-        weight=ticket.caller.weight,
-        prompt_tokens=len(sequence.prompt_ids),
-        max_tokens=sequence.max_tokens,
-        deadline_s=ticket.deadline_s,
-    )
+        if self._live.release(sequence, complete=complete):
+            self.tick()

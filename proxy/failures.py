@@ -13,10 +13,12 @@ from aiohttp import web
 
 from shared.errors import (
     ContextTooLong,
+    IdempotencyKeyReused,
     InvalidKey,
     InvalidRequest,
     ModelNotFound,
     PermissionDenied,
+    Quarantined,
     RateLimited,
     Refusal,
     Unavailable,
@@ -33,6 +35,8 @@ _RETRY_S_MAX: Final = 60.0
 _REFUSALS: Final[Mapping[type[Refusal], tuple[int, str]]] = {
     InvalidRequest: (400, _INVALID),
     ContextTooLong: (400, _INVALID),
+    IdempotencyKeyReused: (422, _INVALID),
+    Quarantined: (422, _INVALID),
     ModelNotFound: (404, _INVALID),
     InvalidKey: (401, _INVALID),
     PermissionDenied: (403, _INVALID),
@@ -46,6 +50,7 @@ _ROUTE_FAILURES: Final[Mapping[int, tuple[str, str]]] = {
     408: ("request_timeout", "The request's body took too long to come."),
     413: ("request_too_large", f"The body has more than the {BODY_BYTES_MAX} bytes allowed."),
     415: ("unsupported_media_type", "The body must be JSON: content-type application/json."),
+    417: ("expectation_failed", "The only expectation that can be met is 100-continue."),
 }
 
 

@@ -1,12 +1,13 @@
 """Does the gateway live, can it have a request answered now, and what has it been doing."""
 
-from typing import Any
+from typing import Any, get_args
 
 from aiohttp import web
 
 from proxy.dispatch import Dispatcher
 from proxy.worker_link import WorkerLink
 from shared.clock import Clock
+from shared.messages import Breaker
 from shared.metrics import CONTENT_TYPE, Metrics
 
 
@@ -35,6 +36,8 @@ class Health:
             "queued": self._dispatcher.admission.queued,
             "reserved_bytes": self._dispatcher.admission.reserved_bytes,
             "resumed": self._dispatcher.resumed,
+            "suspects": len(self._dispatcher.admission.state.trials.waiting),
+            "quarantined": len(self._dispatcher.quarantine.entries()),
             "lanes": self._lanes(),
             "worker": self._worker(),
         }
@@ -49,6 +52,14 @@ class Health:
             self._metrics.running.labels(lane.settings.name).set(len(lane.running))
         self._metrics.reserved_bytes.set(admission.reserved_bytes)
         self._metrics.held_bytes.set(progress.kv_bytes if progress else 0)
+        self._metrics.budget_bytes.set(admission.state.ledger.budget_bytes if admission.state.ledger else 0)
+        self._metrics.footprint_bytes.set(progress.memory.footprint_bytes if progress else 0)
+        care = self._link.state.care
+        self._metrics.rung.set(care.rung)
+        for state in get_args(Breaker):
+            self._metrics.breaker.labels(state).set(state == care.breaker)
+        self._metrics.suspects.set(len(admission.state.trials.waiting))
+        self._metrics.quarantined.set(len(self._dispatcher.quarantine.entries()))
         self._metrics.house_seconds.set(admission.state.house_ms / 1000)
         return web.Response(body=self._metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
@@ -71,6 +82,9 @@ class Health:
             "epoch": hello.epoch if hello else None,
             "slots": hello.slots if hello else None,
             "kv_budget_bytes": hello.budget_bytes if hello else None,
+            "kv_budget_now_bytes": progress.budget_bytes if progress else None,
+            "rung": state.care.rung,
+            "breaker": state.care.breaker,
             "step": progress.step if progress else None,
             "active_bytes": progress.memory.active_bytes if progress else None,
             "kv_bytes": progress.kv_bytes if progress else None,

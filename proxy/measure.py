@@ -4,6 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from proxy.fingerprint import fingerprint
 from proxy.request import ChatPrompt, IdsPrompt, Measured, Parsed, Prompt, TextPrompt, Ticket
 from proxy.text_model import TextModel
 from shared.config import ProxySettings
@@ -40,7 +41,10 @@ class Measurer:
             _cap(len(ids), parsed.max_tokens, _field(prompt), ticket)
             for ids, prompt in zip(prompt_ids, parsed.prompts, strict=True)
         )
-        return Measured(parsed, ticket, prompt_ids, caps)
+        fingerprints = tuple(
+            fingerprint(ids, cap, parsed.sampling) for ids, cap in zip(prompt_ids, caps, strict=True)
+        )
+        return Measured(parsed, ticket, prompt_ids, caps, fingerprints)
 
     def _ids(self, prompt: Prompt) -> tuple[int, ...]:
         match prompt:

@@ -1,7 +1,7 @@
 """What is known of a request so far: for its response's headers, its log line and its metrics."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
@@ -11,12 +11,18 @@ from proxy.admitted import Admitted
 
 @dataclass(slots=True)
 class Notes:
-    """Grows as the request comes along. `rate_headers` returns the x-ratelimit-… headers as of now."""
+    """Grows as the request comes along.
+
+    `rate_headers` returns the x-ratelimit-… headers as of now; `extra_headers` are what this one response has
+    besides. `backlog_bytes` returns, roughly, what waits to be written to a client that doesn't take it.
+    """
 
     request_id: str
     lane: str = ""
     admitted: Admitted | None = None
     rate_headers: Callable[[], dict[str, str]] = dict
+    extra_headers: dict[str, str] = field(default_factory=dict)
+    backlog_bytes: Callable[[], int] = int
 
     @property
     def served_by(self) -> str:
@@ -32,6 +38,7 @@ class Notes:
             "x-forebay-queue-ms": str(self.admitted.queue_ms if self.admitted else 0),
             "x-forebay-attempts": str(self.admitted.attempts if self.admitted else 0),
             **self.rate_headers(),
+            **self.extra_headers,
         }
 
 

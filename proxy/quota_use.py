@@ -1,5 +1,6 @@
 """One request's use of its key's bounds: taken at its beginning, settled at its end on every path."""
 
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -12,18 +13,21 @@ from shared.clock import Clock
 class QuotaUse:
     """Entering takes a request and a live place, or raises RateLimited; leaving gives back what wasn't used.
 
-    `admitted` is to be set once the request is; without it none of the charged tokens were used.
+    `admitted` is to be set once the request is; without it none of the charged tokens were used. One that
+    was `counted` before takes only the place.
     """
 
-    def __init__(self, quotas: Quotas, caller: Caller, clock: Clock) -> None:
+    def __init__(self, quotas: Quotas, caller: Caller, clock: Clock, *, counted: bool = False) -> None:
         self._quotas = quotas
         self._caller = caller
         self._clock = clock
+        self._counted = counted
         self._charged = 0
         self.admitted: Admitted | None = None
 
     def __enter__(self) -> Self:
-        self._quotas.open(self._caller, self._clock.now())
+        caller = replace(self._caller, requests_per_minute=None) if self._counted else self._caller
+        self._quotas.open(caller, self._clock.now())
         return self
 
     def __exit__(
@@ -41,3 +45,9 @@ class QuotaUse:
     def headers(self) -> dict[str, str]:
         """Return the x-ratelimit-… headers as of now."""
         return self._quotas.headers(self._caller, self._clock.now())
+
+
+def count_request(quotas: Quotas, caller: Caller, clock: Clock) -> None:
+    """Take one request of a key's quota, or raise RateLimited: for one that may take no place of its own."""
+    quotas.open(replace(caller, concurrent_max=None), clock.now())
+    quotas.close(caller)

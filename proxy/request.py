@@ -93,12 +93,13 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A request whose tokens are counted: ids and the answer's cap for each prompt, within its ticket."""
+    """A request whose tokens are counted: ids, the answer's cap and a fingerprint for each prompt."""
 
     parsed: Parsed
     ticket: Ticket
     prompt_ids: tuple[tuple[int, ...], ...]
     max_tokens: tuple[int, ...]
+    fingerprints: tuple[str, ...]
 
     @property
     def tokens(self) -> int:

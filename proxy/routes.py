@@ -1,9 +1,11 @@
 """The public URLs and what each does with a request, step by step."""
 
 import asyncio
+import contextlib
+import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,11 +17,17 @@ from proxy.admitted import Admitted
 from proxy.authenticate import Caller, check_model
 from proxy.dispatch import Dispatcher
 from proxy.health import Health
+from proxy.idempotency import HEADER as IDEMPOTENCY_HEADER
+from proxy.idempotency import Scope, fingerprint, idempotency_key
+from proxy.keyed import KeyedAnswers
+from proxy.lane_choice import LANE_HEADER
 from proxy.measure import Measurer, refuse_hopeless
 from proxy.notes import NOTES, Notes
 from proxy.parse import parse_chat, parse_completion
+from proxy.playing import play
 from proxy.policy import PolicyInForce
-from proxy.quota_use import QuotaUse
+from proxy.quota_use import QuotaUse, count_request
+from proxy.recording import Recording
 from proxy.request import Parsed, Ticket
 from proxy.stream import EventStream, Reply, gather
 from proxy.text_model import TextModel
@@ -32,6 +40,10 @@ from shared.limits import BODY_BYTES_MAX, KIB
 Parser = Callable[[bytes, Callable[[], int]], Parsed]
 
 _BODY_BYTES_SMALL: Final = 256 * KIB
+# An event that waits becomes about so many bytes of an event stream.
+_EVENT_BYTES: Final = 200
+_REPLAY: Final = {"x-forebay-idempotent-replay": "true"}
+_NOT_RECORDED: Final = {"x-forebay-idempotency": "not-recorded"}
 _ID_PREFIXES: Final = {"chat": "chatcmpl-", "completions": "cmpl-"}
 
 
@@ -47,11 +59,23 @@ class Service:
     dispatcher: Dispatcher
     link: WorkerLink
     health: Health
+    keyed: KeyedAnswers
     clock: Clock
     jitter: Callable[[], float]
     seeds: Callable[[], int]
     fingerprint: str
     created: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request whose body hasn't been read yet."""
+
+    request: web.Request
+    caller: Caller
+    notes: Notes
+    quota: QuotaUse
+    parse: Parser
 
 
 class Routes:
@@ -95,19 +119,75 @@ class Routes:
         """Know who asks, parse, measure, admit, and stay with it until its last token."""
         _check_content(request)
         caller, notes = self._caller(request), request[NOTES]
-        quota = QuotaUse(self._service.quotas, caller, self._service.clock)
+        key = idempotency_key(request.headers.getall(IDEMPOTENCY_HEADER, ()))
+        quota = QuotaUse(self._service.quotas, caller, self._service.clock, counted=key is not None)
         notes.rate_headers = quota.headers
+        asked = _Asked(request, caller, notes, quota, parse)
+        if key is not None:
+            return await self._serve_once(asked, Scope(caller.key_id, request.path, key))
         with quota:
-            parsed = await self._parsed(await self._body(request), parse)
-            ticket = self._ticket(request, caller, parsed)
-            notes.lane = ticket.lane.name
-            refuse_hopeless(parsed, ticket)
-            with self._service.dispatcher.arriving(parsed.answers, ticket):
-                measured = await self._service.measurer.measure(parsed, ticket)
-            quota.charge(measured.tokens)
-            with self._service.dispatcher.admit(measured, notes.request_id) as admitted:
-                notes.admitted = quota.admitted = admitted
-                return await self._answer(request, notes, admitted)
+            return await self._answer(asked, await self._body(request))
+
+    async def _serve_once(self, asked: _Asked, scope: Scope) -> web.StreamResponse:
+        """Answer a request by the one run that there is for its Idempotency-Key, or begin that.
+
+        It counts as a request either way; the run takes the place and the tokens. Where there is no room to
+        record it, it is answered like one without a key.
+        """
+        service, notes = self._service, asked.notes
+        count_request(service.quotas, asked.caller, service.clock)
+        body = await self._body(asked.request)
+        digest, rules = fingerprint(asked.request.headers.get(LANE_HEADER), body), service.policy.now
+        recording = service.keyed.find(scope, digest, rules)
+        if recording is not None:
+            notes.extra_headers |= _REPLAY
+        else:
+            recording = service.keyed.begin(
+                scope, digest, rules, lambda recording: self._record(asked, body, recording)
+            )
+        if recording is None:
+            notes.extra_headers |= _NOT_RECORDED
+            with asked.quota:
+                return await self._answer(asked, body)
+        with service.keyed.listening(recording) as listener:
+            return await play(asked.request, listener, notes, service.jitter)
+
+    @contextlib.asynccontextmanager
+    async def _admitted(self, asked: _Asked, body: bytes) -> AsyncIterator[Admitted]:
+        """Parse, measure and admit a request; leaving gives everything back."""
+        notes = asked.notes
+        parsed = await self._parsed(body, asked.parse)
+        ticket = self._ticket(asked.request, asked.caller, parsed)
+        notes.lane = ticket.lane.name
+        refuse_hopeless(parsed, ticket)
+        with self._service.dispatcher.arriving(parsed.answers, ticket):
+            measured = await self._service.measurer.measure(parsed, ticket)
+        asked.quota.charge(measured.tokens)
+        with self._service.dispatcher.admit(measured, notes.request_id) as admitted:
+            notes.admitted = asked.quota.admitted = admitted
+            yield admitted
+
+    async def _answer(self, asked: _Asked, body: bytes) -> web.StreamResponse:
+        """Answer a request to the client that made it, and to nobody else."""
+        async with self._admitted(asked, body) as admitted:
+            reply, head = Reply(admitted, self._service.text_model), self._head(admitted)
+            if not admitted.measured.parsed.stream:
+                return web.json_response(await gather(reply, head, admitted))
+            asked.notes.backlog_bytes = lambda: _EVENT_BYTES * admitted.events.qsize()
+            stream = EventStream(reply, head, admitted, self._service.jitter)
+            return await stream.send(asked.request, asked.notes.headers)
+
+    async def _record(self, asked: _Asked, body: bytes, recording: Recording) -> None:
+        """Answer a request to a recording. Raises what it fails by before anything is written."""
+        with asked.quota:
+            async with self._admitted(asked, body) as admitted:
+                reply, head = Reply(admitted, self._service.text_model), self._head(admitted)
+                recording.lane = admitted.lane
+                recording.streams = admitted.measured.parsed.stream
+                if recording.streams:
+                    await EventStream(reply, head, admitted, self._service.jitter).record(recording)
+                else:
+                    recording.write(json.dumps(await gather(reply, head, admitted)).encode())
 
     def _caller(self, request: web.Request) -> Caller:
         return self._service.policy.now.keys.authenticate(request.headers)
@@ -129,16 +209,6 @@ class Routes:
         if len(body) <= _BODY_BYTES_SMALL:
             return parse(body, self._service.seeds)
         return await asyncio.to_thread(parse, body, self._service.seeds)
-
-    async def _answer(self, request: web.Request, notes: Notes, admitted: Admitted) -> web.StreamResponse:
-        parsed = admitted.measured.parsed
-        head = self._head(admitted)
-        reply = Reply(admitted, self._service.text_model)
-        if parsed.stream:
-            stream = EventStream(request, reply, head, admitted, self._service.jitter)
-            return await stream.run(notes.headers)
-        body = await gather(reply, head, admitted)
-        return web.json_response(body)
 
     def _head(self, admitted: Admitted) -> bodies.Head:
         parsed = admitted.measured.parsed

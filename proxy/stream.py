@@ -1,6 +1,7 @@
 """From an admitted request's events to a response: gathered into one body, or streamed as SSE."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,12 +23,13 @@ from proxy.bodies import (
 )
 from proxy.event_blocks import DONE, TextBlocks, block
 from proxy.failures import failure_response
+from proxy.recording import Recording
 from proxy.silence import Silence
 from proxy.text_model import TextModel
 from shared.errors import Refusal
 from shared.limits import KEEPALIVE_INTERVAL_S
 
-_SSE_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+SSE_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,9 @@ async def gather(reply: Reply, head: Head, admitted: Admitted) -> dict[str, Any]
 
 
 class EventStream:
-    """One SSE response. Its status is sent with the first news, so a refusal until then keeps its own."""
+    """One event stream, as bytes: written to the client that asked for it, or to a recording."""
 
-    def __init__(
-        self, request: web.Request, reply: Reply, head: Head, admitted: Admitted, jitter: Callable[[], float]
-    ) -> None:
-        self._request = request
+    def __init__(self, reply: Reply, head: Head, admitted: Admitted, jitter: Callable[[], float]) -> None:
         self._reply = reply
         self._admitted = admitted
         self._jitter = jitter
@@ -127,21 +126,34 @@ class EventStream:
         kind = ChatChunks if parsed.endpoint == "chat" else CompletionChunks
         self._chunks: Chunks = kind(head, include_usage=parsed.include_usage)
         self._texts = [TextBlocks(self._chunks, sequence.answer) for sequence in admitted.sequences]
-        self._silence = Silence(admitted.events, KEEPALIVE_INTERVAL_S, asyncio.get_running_loop())
+        self._silence = Silence(admitted.events, math.inf, asyncio.get_running_loop())
         self._include_usage = parsed.include_usage
+        self._failed = False
 
-    async def run(self, headers: Callable[[], dict[str, str]]) -> web.StreamResponse:
-        """Stream all answers; return the response. Raises a Refusal only while nothing was sent."""
+    async def send(self, request: web.Request, headers: Callable[[], dict[str, str]]) -> web.StreamResponse:
+        """Stream all answers to a client; return the response. Raises a Refusal only while nothing was sent.
+
+        The status is sent with the first news, so a refusal until then keeps its own.
+        """
+        self._silence = Silence(self._admitted.events, KEEPALIVE_INTERVAL_S, asyncio.get_running_loop())
         with self._silence:
             news = self._news()
             first = await anext(news)
-            response = web.StreamResponse(headers={**_SSE_HEADERS, **headers()})
-            await response.prepare(self._request)
+            response = web.StreamResponse(headers={**SSE_HEADERS, **headers()})
+            await response.prepare(request)
             await response.write(self._opening() + first)
             async for blocks in news:
                 await response.write(blocks)
         await response.write_eof()
         return response
+
+    async def record(self, recording: Recording) -> None:
+        """Write all answers to a recording; whoever plays it breaks its own silence. Raises like `send`."""
+        news = self._news()
+        recording.write(self._opening() + await anext(news))
+        async for blocks in news:
+            recording.write(blocks)
+        recording.spoiled = self._failed
 
     def _opening(self) -> bytes:
         return b"".join(
@@ -163,6 +175,7 @@ class EventStream:
         except Refusal as refusal:
             if not sent:
                 raise
+            self._failed = True
             yield block(failure_response(refusal, self._jitter).event)
             return
         usage = block(self._chunks.usage(self._reply.usage)) if self._include_usage else b""

@@ -16,7 +16,9 @@ from shared.errors import FrameError
 from shared.limits import PING_INTERVAL_S
 from shared.logs import Logger
 from shared.messages import (
+    CALM,
     BackingOff,
+    Care,
     Exited,
     Failed,
     Finished,
@@ -25,8 +27,10 @@ from shared.messages import (
     Parked,
     Ping,
     Progress,
+    Restart,
     Starting,
     Step,
+    Stop,
 )
 
 Status = Literal["absent", "loading", "ready", "restarting"]
@@ -39,6 +43,8 @@ class LinkEvents(Protocol):
 
     def worker_came(self, hello: Hello) -> None: ...
     def worker_went(self, cause: str) -> None: ...
+    def worker_died(self, exited: Exited) -> None: ...
+    def cautioned(self, care: Care) -> None: ...
     def worker_delayed(self, starts_at: float) -> None: ...
     def stepped(self, step: Step) -> None: ...
     def finished(self, finished: Finished) -> None: ...
@@ -49,7 +55,10 @@ class LinkEvents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """What is known of the worker. `since` is when this status began, `retry_at` when a start is due."""
+    """What is known of the worker. `since` is when this status began, `retry_at` when a start is due.
+
+    `care` is how cautious its supervisor is.
+    """
 
     status: Status
     since: float
@@ -59,6 +68,7 @@ class WorkerState:
     last_detail: str = ""
     retry_at: float | None = None
     deaths: int = 0
+    care: Care = CALM
 
 
 class WorkerLink:
@@ -71,8 +81,10 @@ class WorkerLink:
         self._log = log
         self._events: LinkEvents | None = None
         self._identity = b""
+        self._supervisor = b""
         self._retired: deque[int] = deque(maxlen=_RETIRED_KEPT)
         self._outgoing: deque[Message] = deque()
+        self._orders: deque[Message] = deque()
         self._has_outgoing = asyncio.Event()
         self.state = WorkerState("absent", clock.now())
         # Above any number of a proxy before this one, which the worker may still echo.
@@ -91,6 +103,21 @@ class WorkerLink:
     def send(self, message: Message) -> None:
         """Hand a message for the current worker over; it goes out in order, or the worker is lost."""
         self._outgoing.append(message)
+        self._has_outgoing.set()
+
+    def restart_worker(self) -> int | None:
+        """Have the supervisor replace the worker; return the epoch that is to go, None if there is none."""
+        if self.epoch is None or not self._supervisor:
+            return None
+        self._order(Restart(self.epoch))
+        return self.epoch
+
+    def stop_supervisor(self) -> None:
+        """Have the supervisor end its worker and itself; without one nothing happens."""
+        self._order(Stop(self.epoch or 0))
+
+    def _order(self, order: Restart | Stop) -> None:
+        self._orders.append(order)
         self._has_outgoing.set()
 
     async def run(self) -> None:
@@ -116,6 +143,7 @@ class WorkerLink:
             self._log.warning("dropped a frame", problem=str(problem), dropped=self.dropped_frames)
             return
         if identity.startswith(b"s-"):
+            self._supervisor = identity
             self._take_supervisor(message)
         elif identity.startswith(b"w-"):
             self._take_worker(identity, message)
@@ -157,6 +185,8 @@ class WorkerLink:
         self._ping_now()
 
     def _take_supervisor(self, message: Message) -> None:
+        if isinstance(message, (Starting, BackingOff)):
+            self._take_care(message.care)
         if message.epoch in self._retired and not isinstance(message, BackingOff):
             return
         match message:
@@ -171,6 +201,13 @@ class WorkerLink:
             case _:
                 pass
 
+    def _take_care(self, care: Care) -> None:
+        assert self._events is not None
+        if care != self.state.care:
+            self._log.warning("the supervisor's care", rung=care.rung, breaker=care.breaker)
+            self.state = replace(self.state, care=care)
+            self._events.cautioned(care)
+
     def _take_delay(self, starts_at: float) -> None:
         assert self._events is not None
         self.state = replace(self.state, retry_at=starts_at)
@@ -181,14 +218,18 @@ class WorkerLink:
         return self.epoch is not None and epoch < self.epoch
 
     def _take_exit(self, exited: Exited) -> None:
+        assert self._events is not None
         was_current = exited.epoch == self.epoch
         self._retired.append(exited.epoch)
         self._log.warning("worker exited", epoch=exited.epoch, cause=exited.cause, detail=exited.detail)
-        self.state = replace(self.state, last_detail=exited.detail, deaths=self.state.deaths + 1)
+        self.state = replace(
+            self.state, last_detail=exited.detail, deaths=self.state.deaths + (exited.cause != "planned")
+        )
         if was_current:
             self._lose(exited.cause, retire=False)
         elif self.state.status != "ready":
             self._set_status("restarting", last_cause=exited.cause)
+        self._events.worker_died(exited)
 
     def _lose(self, cause: str, *, retire: bool) -> None:
         """Go on without the current worker: what it ran is interrupted."""
@@ -218,6 +259,8 @@ class WorkerLink:
         while True:
             await self._has_outgoing.wait()
             self._has_outgoing.clear()
+            while self._orders:
+                await self._channel.send(self._supervisor, encode(self._orders.popleft()))
             while self._outgoing:
                 await self._send_one(self._outgoing.popleft())
 

@@ -5,6 +5,7 @@ what a worker has to say is bounded by what it was given to do.
 """
 
 import contextlib
+from pathlib import Path
 
 import zmq
 import zmq.asyncio
@@ -28,7 +29,33 @@ class RouterChannel:
         _configure(self._socket)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self._socket.bind(endpoint)
+        self._endpoint = endpoint
+        self._bound = self._bind()
+
+    def _bind(self) -> tuple[int, int] | None:
+        """Make the socket's file and listen there; return which file that is."""
+        self._socket.bind(self._endpoint)
+        return self._file()
+
+    def _file(self) -> tuple[int, int] | None:
+        try:
+            status = Path(self._endpoint.removeprefix("ipc://")).stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def bind_again(self) -> bool:
+        """Listen anew if the socket's file was removed: peers to come need it, those connected don't.
+
+        True if that was needed and done.
+        """
+        if self._file() == self._bound:
+            return False
+        try:
+            self._bound = self._bind()
+        except zmq.ZMQError:
+            return False
+        return True
 
     async def receive(self) -> tuple[bytes, bytes]:
         """Return (identity, frame). A message of more or fewer parts comes back with an empty frame."""
@@ -82,6 +109,7 @@ class DealerChannel:
             return False
         return True
 
-    def close(self) -> None:
-        self._socket.close(linger=0)
+    def close(self, linger_ms: int = 0) -> None:
+        """Close, after at most so long in which what was sent can still leave."""
+        self._socket.close(linger=linger_ms)
         self._context.term()

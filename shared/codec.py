@@ -29,8 +29,10 @@ from shared.messages import (
     Parked,
     Ping,
     Progress,
+    Restart,
     Starting,
     Step,
+    Stop,
     Submit,
 )
 
@@ -49,6 +51,8 @@ _KINDS: Final[dict[int, type[Message]]] = {
     11: BackingOff,
     12: Park,
     13: Parked,
+    14: Restart,
+    15: Stop,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 

@@ -54,6 +54,16 @@ class ProxySettings(_Table):
     tokenizer_threads: int = Field(1, ge=1, le=16)
     request_timeout_s: float = Field(60.0, gt=0, le=3600, description="what a client gets to send a request")
     drain_s: float = Field(25.0, ge=0, le=600, description="what running answers get on SIGTERM")
+    slow_reader_s: float = Field(60.0, ge=1, le=3600, description="a client that reads nothing for so long")
+    undelivered_mb: int = Field(64, ge=1, description="of answers that slow clients haven't read, all told")
+    connections_max: int | None = Field(None, ge=4, description="default: what the file descriptors allow")
+    idempotency_hours: float = Field(24.0, gt=0, le=168, description="how long an Idempotency-Key counts")
+    idempotency_mb: int = Field(64, ge=1, description="of stored answers")
+    detached_s: float = Field(
+        60.0, ge=0, le=3600, description="an answer with an Idempotency-Key runs on without a client"
+    )
+    quarantine_s: float = Field(3600.0, ge=1, le=7 * 86400, description="how long a request stays refused")
+    quarantine_places: int = Field(1000, ge=1, le=100_000)
 
 
 class WorkerSettings(_Table):
@@ -68,6 +78,13 @@ class WorkerSettings(_Table):
     load_deadline_s: float = Field(300.0, ge=1, description="without any progress while loading")
     hang_floor_s: float = Field(5.0, ge=0.5, description="silence of a busy loop that is still no hang")
     stderr_lives_kept: int = Field(20, ge=1, le=1000, description="stderr files of past lives")
+    stderr_mb: int = Field(8, ge=1, le=1024, description="of stderr, in one life; then its end is kept")
+    journal_mb: int = Field(4, ge=1, le=1024, description="of the journal, all its files together")
+    restarts_max: int = Field(5, ge=1, le=100, description="in restarts_window_s; one more opens the breaker")
+    restarts_window_s: float = Field(600.0, ge=1, le=86400)
+    breaker_open_s: float = Field(60.0, ge=1, le=3600, description="no worker is started meanwhile")
+    climb_s: float = Field(600.0, ge=1, le=86400, description="healthy time before a step up again")
+    recycle_after_s: float = Field(10.0, ge=1, le=3600, description="idle over its memory cap for so long")
 
 
 class Settings(BaseSettings):

@@ -3,8 +3,10 @@
 ForebayError
 ├── Refusal                      a client is told no, with a code and perhaps a time to come back
 │   ├── InvalidRequest           the request can't be served as it is, and never will be
-│   │   └── ContextTooLong       more tokens than the model or the lane allows
+│   │   ├── ContextTooLong       more tokens than the model or the lane allows
+│   │   └── IdempotencyKeyReused another body under the same Idempotency-Key
 │   ├── ModelNotFound            no such model here
+│   ├── Quarantined              it killed the worker when it ran alone
 │   ├── InvalidKey               no API key, or none that is known here
 │   ├── PermissionDenied         the key may not do this
 │   └── Unavailable              not now; comes with retry_after_s
@@ -45,6 +47,18 @@ class ContextTooLong(InvalidRequest):
     """Prompt and answer together exceed what is allowed; the message says both numbers."""
 
     code = "context_length_exceeded"
+
+
+class IdempotencyKeyReused(InvalidRequest):
+    """An Idempotency-Key came with another body than before."""
+
+    code = "idempotency_key_reused"
+
+
+class Quarantined(Refusal):
+    """The request killed the worker when it ran alone; it isn't run again for a while."""
+
+    code = "request_quarantined"
 
 
 class ModelNotFound(Refusal):

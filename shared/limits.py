@@ -39,7 +39,8 @@ NAME_CHARS_MAX: Final = 128
 TEXT_CHARS_MAX: Final = 4 * KIB
 SLOTS_MAX: Final = 256
 RECORDS_MAX: Final = 4 * SLOTS_MAX  # rows of a step, or names that a worker holds
-ATTEMPTS_MAX: Final = 32
+ATTEMPTS_MAX: Final = 1024  # planned restarts and trials interrupt an answer, too
+RUNG_MAX: Final = 3  # steps down after deaths for want of memory
 LANES_MAX: Final = 16
 QUANTUM_MS_MAX: Final = 10_000.0
 HIGH_WATER_FRAMES: Final = 4096
@@ -48,7 +49,7 @@ FRAMES_PER_DRAIN_MAX: Final = 256
 # A Unix socket's path: macOS allows 104 bytes with the closing zero, Linux 108.
 SOCKET_PATH_BYTES_MAX: Final = 100
 
-# Parks of one answer, after which it runs to its end; with its resumes they stay below ATTEMPTS_MAX.
+# Parks of one answer for others, after which it runs to its end, and deaths it may survive.
 PARKS_MAX: Final = 3
 RESUMES_MAX: Final = 8
 

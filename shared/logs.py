@@ -1,14 +1,30 @@
 """Structured logs to stderr: one line an event, as text for people or as JSON for machines."""
 
+import contextlib
 import logging
 import sys
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import structlog
 
 from shared.config import LogSettings
 
 Logger = structlog.stdlib.BoundLogger
+
+
+class _Forgiving:
+    """A stream where a full disk, or a reader that left, costs the line and not the process."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def configure(settings: LogSettings) -> None:
@@ -29,7 +45,7 @@ def configure(settings: LogSettings) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(settings.level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Forgiving(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")

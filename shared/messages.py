@@ -14,6 +14,7 @@ from shared.limits import (
     LANES_MAX,
     NAME_CHARS_MAX,
     QUANTUM_MS_MAX,
+    RUNG_MAX,
     SLOTS_MAX,
     VOCABULARY_MAX,
     require,
@@ -21,11 +22,18 @@ from shared.limits import (
 from shared.model_facts import ModelFacts
 from shared.sampling import Sampling
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 
 FinishReason = Literal["stop", "length"]
 Phase = Literal["loading", "idle", "prefill", "decode"]
-DeathCause = Literal["memory", "crash", "loop_exception", "hang", "stuck_load", "planned", "cannot_load"]
+DeathCause = Literal[
+    "memory", "crash", "loop_exception", "hang", "killed", "stuck_load", "planned", "cannot_load"
+]
+Breaker = Literal["closed", "open", "half_open"]
+
+# Causes for which what ran may be to blame. A process that was killed from outside, was replaced on purpose
+# or never served says nothing about its rows.
+BLAMED_CAUSES: Final[frozenset[DeathCause]] = frozenset({"memory", "crash", "loop_exception", "hang"})
 
 
 def _require_ids(ids: tuple[int, ...], what: str) -> None:
@@ -106,6 +114,23 @@ class Ping:
 
     epoch: int
     number: int
+
+
+# --- proxy → supervisor -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Replace the worker of this epoch on purpose; one of any other epoch has been replaced already."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the worker, whatever its epoch, and then the supervisor itself."""
+
+    epoch: int
 
 
 # --- worker → proxy ---------------------------------------------------------------------------------------
@@ -221,7 +246,10 @@ class Progress:
     """A sign of life from the loop itself: what it is about to do and how long that should take.
 
     `running` names every sequence the worker holds, so that the proxy can find what got lost on the wire.
-    `kv_bytes` is what their caches hold now, to be compared with what was reserved for them.
+    `kv_bytes` is what their caches hold now, to be compared with what was reserved for them; `budget_bytes`
+    what they may hold now, which is less than Hello said while memory is short. `tokens` and `answers` count
+    what this life has emitted and finished. `wants_recycle` asks to be replaced while nothing runs: it holds
+    more than it may and can't give it back.
     """
 
     epoch: int
@@ -231,6 +259,10 @@ class Progress:
     ping: int
     running: tuple[str, ...]
     kv_bytes: int
+    budget_bytes: int
+    tokens: int
+    answers: int
+    wants_recycle: bool
     memory: MemoryReading
 
 
@@ -238,19 +270,53 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Care:
+    """How cautious the supervisor is.
+
+    `rung` is how far it has stepped down after deaths for want of memory, 0 for not at all; what each rung
+    means is the proxy's affair. `breaker` says whether workers are started: half open, one is on trial.
+    """
+
+    rung: int
+    breaker: Breaker
+
+    def __post_init__(self) -> None:
+        require(0 <= self.rung <= RUNG_MAX, "rung out of range")
+
+
+CALM: Final = Care(rung=0, breaker="closed")
+
+
+@dataclass(frozen=True, slots=True)
 class Starting:
-    """A worker process was spawned and loads its model."""
+    """A worker process was spawned; said again each second while it lives."""
 
     epoch: int
+    care: Care
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRow:
+    """A row of the step that ran when the worker died: it was to make the token at `index`, or prefilled."""
+
+    sequence: str
+    attempt: int
+    index: int
+    prefilling: bool
+
+    def __post_init__(self) -> None:
+        _require_place(self.sequence, self.attempt)
+        require(0 <= self.index <= CONTEXT_TOKENS_MAX, "index out of range")
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A worker process is gone. Its sequences are orphans from now on."""
+    """A worker process is gone. Its sequences are orphans from now on; `rows` were in its last step."""
 
     epoch: int
     cause: DeathCause
     detail: str
+    rows: tuple[ManifestRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +325,7 @@ class BackingOff:
 
     epoch: int
     delay_s: float
+    care: Care
 
 
 Message = (
@@ -275,4 +342,6 @@ Message = (
     | BackingOff
     | Park
     | Parked
+    | Restart
+    | Stop
 )

@@ -1,4 +1,4 @@
-"""The run folder: where the wire's socket lives, private to one user, held by one proxy at a time."""
+"""The run folder: where the wire's socket lives, of one user, held by one proxy and one supervisor."""
 
 import fcntl
 import hashlib
@@ -38,6 +38,26 @@ class RunFolder:
         return self.path / _ADMIN_NAME
 
     @property
+    def proxy_lock(self) -> Path:
+        """Held by the proxy as long as it lives."""
+        return self.path / "lock"
+
+    @property
+    def supervisor_lock(self) -> Path:
+        """Held by the worker's supervisor as long as it lives."""
+        return self.path / "worker.lock"
+
+    @property
+    def up_lock(self) -> Path:
+        """Held by `forebay up` as long as it lives; its pid stands in it."""
+        return self.path / "up"
+
+    @property
+    def worker_pid(self) -> Path:
+        """Where a supervisor notes which process it has started."""
+        return self.path / "worker.pid"
+
+    @property
     def endpoint(self) -> str:
         return f"ipc://{self.socket}"
 
@@ -62,7 +82,7 @@ class RunLock:
 
     def __enter__(self) -> Self:
         self.folder.create()
-        file = (self.folder.path / "lock").open("w")
+        file = self.folder.proxy_lock.open("w")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as problem:
@@ -78,3 +98,36 @@ class RunLock:
         self.folder.socket.unlink(missing_ok=True)
         self.folder.admin_socket.unlink(missing_ok=True)
         self._file.close()
+
+
+class SupervisorLock:
+    """Held by the worker's supervisor: two of them would start two workers under one name."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        self._file = _hold(self.folder, self.folder.supervisor_lock.name, "supervisor of a worker")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._file is not None
+        self._file.close()
+
+
+def _hold(folder: RunFolder, name: str, who: str) -> IO[str]:
+    """Lock a file of the folder until it is closed; raise SettingsError if another process has it."""
+    folder.create()
+    try:
+        file = (folder.path / name).open("w")
+    except OSError as problem:
+        raise SettingsError(f"{folder.path / name}: {problem.strerror}") from problem
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as problem:
+        file.close()
+        raise SettingsError(f"another {who} holds {folder.path}; is Forebay running?") from problem
+    return file

@@ -16,7 +16,12 @@ from shared import lifeline, logs
 from shared.config import Settings
 from shared.errors import ModelError, SettingsError
 from shared.model_folder import ModelFolder
+from shared.run_folder import RunFolder, SupervisorLock
+from worker.boot import boot_identity
+from worker.epochs import Past, look_back
+from worker.journal import folder_of
 from worker.launch import find_openblas
+from worker.leftovers import end_leftover
 from worker.supervisor import COMMAND, Supervisor
 
 EXIT_UNUSABLE: Final = 2
@@ -35,24 +40,48 @@ def run(
 ) -> int:
     """Supervise a worker until told to stop; return the exit status.
 
-    Raises ModelError if the folder doesn't exist. Whatever else is wrong with it the worker itself finds,
-    and may be mended while the supervisor tries again. Call logs.configure first.
+    Raises ModelError if the folder doesn't exist, and SettingsError if another supervisor runs. Whatever else
+    is wrong with the folder the worker itself finds, and may be mended while the supervisor tries again. Call
+    logs.configure first.
     """
-    supervisor = Supervisor(
-        settings,
-        _path(folder),
-        name or _name(folder),
-        # Milliseconds of the wall clock: no life is that short, so a later supervisor's epochs are new.
-        first_epoch=time.time_ns() // 1_000_000,
-        command=command,
-        preload=_preload(),
-    )
-    try:
-        asyncio.run(_supervise(supervisor, lifeline_fd))
-    except Exception:  # noqa: BLE001 (a boundary: what a bug did is logged, and the status says it)
-        _log.exception("the supervisor broke; its worker is ended")
-        return EXIT_BROKEN
+    path, name = _path(folder), name or _name(folder)
+    run_folder = RunFolder(settings.home_folder, settings.port)
+    with SupervisorLock(run_folder):
+        boot = boot_identity()
+        _end_leftover(run_folder.worker_pid, boot)
+        supervisor = Supervisor(
+            settings,
+            path,
+            name,
+            past=_past(settings, boot),
+            boot=boot,
+            command=command,
+            preload=_preload(),
+        )
+        try:
+            asyncio.run(_supervise(supervisor, lifeline_fd))
+        except Exception:  # noqa: BLE001 (a boundary: what a bug did is logged, and the status says it)
+            _log.exception("the supervisor broke; its worker is ended")
+            return EXIT_BROKEN
     return 0
+
+
+def _end_leftover(file: Path, boot: str) -> None:
+    pid = end_leftover(file, boot)
+    if pid is not None:
+        _log.warning("ended a worker that had outlived its supervisor", pid=pid)
+
+
+def _past(settings: Settings, boot: str) -> Past:
+    now_ms = time.time_ns() // 1_000_000
+    past = look_back(folder_of(settings.home_folder), port=settings.port, now_ms=now_ms, boot=boot)
+    if past.machine_went_down:
+        _log.warning(
+            "the machine went down under the last worker; this one begins more cautiously",
+            last_epoch=past.lost_epoch,
+            rung=past.rung,
+        )
+    return past
 
 
 async def _supervise(supervisor: Supervisor, lifeline_fd: int | None) -> None:

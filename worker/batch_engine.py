@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 import mlx.core as mx
 
 from shared.sampling import noise_key
-from worker.cache_kinds import trim_windows
+from worker.cache_kinds import arrays_in, trim_windows
 from worker.model import LoadedModel
 from worker.padded import Prefilled
 from worker.plan import Chunk, similar_lengths
@@ -30,6 +30,7 @@ class RowCaches(Protocol):
     layers: list[Any]
     lengths: list[int]
     can_roll_back: bool
+    bytes_max: int
 
     def join(self, prefilled: Prefilled, length: int) -> None: ...
     def leave(self, row: int) -> None: ...
@@ -89,6 +90,16 @@ class BatchEngine:
             caches = {id(cache): cache for held in self._prefills.values() for cache in held.caches}
             self._prefill_bytes_known = sum(int(cache.nbytes) for cache in caches.values())
         return self._prefill_bytes_known
+
+    @property
+    def arrays(self) -> int:
+        """How many arrays these caches hold, counted anew."""
+        held = {id(cache): cache for prefill in self._prefills.values() for cache in prefill.caches}
+        return arrays_in([*self._caches.layers, *held.values()])
+
+    def limit_bytes(self, bytes_max: int) -> None:
+        """Keep room for later only within so many bytes, from the next step on."""
+        self._caches.bytes_max = bytes_max
 
     # --- one turn -----------------------------------------------------------------------------------------
 

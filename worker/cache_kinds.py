@@ -49,6 +49,16 @@ def trim_windows(caches: Iterable[Any]) -> None:
             part.state = (*kept, offset, keep, size, size)
 
 
+def arrays_in(caches: Iterable[Any]) -> int:
+    """Count the arrays that layer caches hold."""
+    return sum(_arrays_among(vars(part).values()) for part in _parts(caches))
+
+
+def _arrays_among(values: Iterable[Any]) -> int:
+    lists = (value for value in values if isinstance(value, list | tuple))
+    return sum(isinstance(value, mx.array) for value in values) + sum(map(_arrays_among, lists))
+
+
 def row_costs(caches: list[Any], tokens: int, prefilled: Callable[[int], list[Any]]) -> RowCosts:
     """Return what a row costs, from caches that hold one of `tokens`.
 

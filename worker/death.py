@@ -5,10 +5,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from shared.messages import DeathCause
-from worker.launch import EXIT_CANNOT_LOAD, EXIT_LOOP_EXCEPTION, EXIT_PLANNED
+from worker.launch import EXIT_CANNOT_LOAD, EXIT_LOOP_EXCEPTION, EXIT_PLANNED, SENT_BY_ANOTHER
 
 _DETAIL_CHARS_MAX: Final = 400
-_MEMORY_SIGNALS: Final = (signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL)
+_MEMORY_SIGNALS: Final = (signal.SIGABRT, signal.SIGSEGV)
+# Nobody gets these for a fault of his own.
+_SENT_SIGNALS: Final = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+)
+_AVAILABLE_SHARE_SHORT: Final = 0.05
+_BUDGET_SHARE_SHORT: Final = 0.9
 # What MLX, Metal, CUDA, the C++ library and Python say when memory (or Metal's count of buffers) is used up.
 _MEMORY_WORDS: Final = (
     "resource limit",
@@ -31,29 +43,71 @@ class Death:
     detail: str
 
 
-def death_of(status: int, stderr_tail: str) -> Death:
-    """Classify an end that the supervisor did not bring about (design §8).
+@dataclass(frozen=True, slots=True)
+class MemoryEvidence:
+    """What was known of memory just before a death.
 
-    What the worker says by its own status counts first, but a loop exception about memory is a memory death:
-    MLX raises some allocation failures and aborts on others. SIGABRT, SIGSEGV and SIGKILL count as memory
-    without a word on stderr too: Metal aborts, an exhausted address space segfaults, and the system kills
-    silently. The detail says when that is a presumption.
+    `available_share` is what the system still had to give, of all it has; `oom_kills` counts what the system
+    killed for want of memory in the last moments. `budget_share` is what the worker allowed itself for
+    caches, of the most it ever did in this life; `over_cap` says that it held more than it may.
+    """
+
+    available_share: float = 1.0
+    oom_kills: int = 0
+    budget_share: float = 1.0
+    over_cap: bool = False
+
+    @property
+    def shortage(self) -> str:
+        """What speaks for a shortage, in words; empty if nothing does."""
+        if self.oom_kills > 0:
+            return "the system was killing for want of memory"
+        if self.available_share < _AVAILABLE_SHARE_SHORT:
+            return f"only {self.available_share:.1%} of the machine's memory was available"
+        if self.over_cap:
+            return "the worker held more memory than it may"
+        if self.budget_share < _BUDGET_SHARE_SHORT:
+            return f"the worker had cut its caches to {self.budget_share:.0%} for want of memory"
+        return ""
+
+
+def death_of(status: int, stderr_tail: str, evidence: MemoryEvidence) -> Death:
+    """Classify an end that the supervisor did not bring about.
+
+    What the worker says by its own status or last words counts first, but a loop exception about memory is a
+    memory death: MLX raises some allocation failures and aborts on others. SIGABRT and SIGSEGV count as
+    memory without a word, too: Metal aborts, and an exhausted address space segfaults. SIGKILL counts as
+    memory if something speaks for a shortage, for the system kills silently; else somebody killed it. The
+    detail says when the cause is a presumption.
     """
     lines = [line.strip() for line in stderr_tail.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     if status == EXIT_PLANNED:
-        return Death("planned", "left for a planned recycle")
+        return Death("planned", "left on its own account, in order")
     if status == EXIT_CANNOT_LOAD:
         return Death("cannot_load", one_line(last or "the model can't be loaded; stderr doesn't say why"))
+    sent = next((line for line in reversed(lines) if _names_a_sender(line)), None)
+    if sent is not None:
+        return Death("killed", one_line(sent))
     how = _ending(status)
     memory_line = next((line for line in reversed(lines) if _speaks_of_memory(line)), None)
     if memory_line is not None:
         return Death("memory", one_line(f"{how}: {memory_line}"))
-    if -status in _MEMORY_SIGNALS:
-        presumed = f"{how}, presumably for want of memory, though stderr doesn't say so"
-        return Death("memory", one_line(_join(presumed, last)))
-    cause: DeathCause = "loop_exception" if status == EXIT_LOOP_EXCEPTION else "crash"
-    return Death(cause, one_line(_join(how, last)))
+    return _of_signal(-status, how, last, evidence.shortage) or Death(
+        "loop_exception" if status == EXIT_LOOP_EXCEPTION else "crash", one_line(_join(how, last))
+    )
+
+
+def _of_signal(number: int, how: str, last: str, shortage: str) -> Death | None:
+    if number in _MEMORY_SIGNALS:
+        why = shortage or "presumably for want of memory, though nothing says so"
+        return Death("memory", one_line(_join(f"{how}; {why}", last)))
+    if number == signal.SIGKILL:
+        # Nobody can say anything about his own SIGKILL: the last line on stderr is of something else.
+        return Death("memory" if shortage else "killed", f"{how}; {shortage or 'memory was not short'}")
+    if number in _SENT_SIGNALS:
+        return Death("killed", one_line(_join(how, last)))
+    return None
 
 
 def _ending(status: int) -> str:
@@ -64,6 +118,10 @@ def _ending(status: int) -> str:
     except ValueError:
         name = f"signal {-status}"
     return f"ended by {name}, which the supervisor did not send"
+
+
+def _names_a_sender(line: str) -> bool:
+    return line.startswith("ended by SIG") and line.endswith(SENT_BY_ANOTHER)
 
 
 def _speaks_of_memory(line: str) -> bool:

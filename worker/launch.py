@@ -16,6 +16,9 @@ EXIT_LOOP_EXCEPTION: Final = 70
 EXIT_PLANNED: Final = 75
 EXIT_CANNOT_LOAD: Final = 78
 
+# What it writes to stderr, behind "ended by SIG…, ", before it dies of a signal that came from somebody else.
+SENT_BY_ANOTHER: Final = "sent by another process"
+
 _OPENBLAS_FILE: Final = "libopenblas.so.0"
 _LDCONFIG: Final = "/sbin/ldconfig"
 _LDCONFIG_TIMEOUT_S: Final = 10.0
@@ -26,7 +29,8 @@ class LaunchSpec:
     """All that one life of a worker process is told, as JSON in its only argument.
 
     `progress_fd` is the write end of the progress pipe, `lifeline_fd` the read end of a pipe that closes
-    when the supervisor is gone. Anybody on the machine can read a process's arguments: no secret goes in.
+    when the supervisor is gone, `manifest_fd` the memory that worker/manifest.py made for this life, or -1.
+    Anybody on the machine can read a process's arguments: no secret goes in.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -38,6 +42,7 @@ class LaunchSpec:
     name: str
     progress_fd: int
     lifeline_fd: int
+    manifest_fd: int
     settings: WorkerSettings
     log: LogSettings
 

@@ -2,57 +2,72 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import Final, NoReturn
+from dataclasses import dataclass
+from typing import Final
 
 from shared.clock import Clock
-from shared.limits import PING_INTERVAL_S, PINGS_MISSED_MAX, PROGRESS_INTERVAL_S
-from shared.messages import Cancel, Hello, MemoryReading, Message, Park, Phase, Ping, Progress, Submit
+from shared.limits import PING_INTERVAL_S, PINGS_MISSED_MAX
+from shared.messages import Cancel, Hello, Message, Park, Phase, Ping, Submit
 from worker.batch_engine import BatchEngine
+from worker.held_memory import HeldMemory
 from worker.inbox import Inbox
 from worker.outbox import Outbox
 from worker.plan import Chunk, Plan, StepTimes
+from worker.reporter import Reporter
+from worker.running import Running
 from worker.scheduler import Scheduler
 from worker.sequence import Sequence
 
 _IDLE_WAIT_S: Final = 0.25
+# Until the first Hello could be handed over: the socket connects within milliseconds, and answers wait.
+_CONNECTING_WAIT_S: Final = 0.02
 _PROXY_SILENT_S: Final = PING_INTERVAL_S * PINGS_MISSED_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a loop moves: mouth and ear, who decides, who runs it, and who takes note of it."""
+
+    inbox: Inbox
+    outbox: Outbox
+    scheduler: Scheduler
+    engine: BatchEngine
+    times: StepTimes
+    running: Running
+    memory: HeldMemory
+    reporter: Reporter
 
 
 class Loop:
     """One turn: drain the inbox, plan, prefill and launch, read the step before, send, report."""
 
-    def __init__(
-        self,
-        hello: Hello,
-        context_tokens: int,
-        parts: tuple[Inbox, Outbox, Scheduler, BatchEngine, StepTimes],
-        report: Callable[[Progress], None],
-        memory: Callable[[], MemoryReading],
-        *,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, hello: Hello, parts: Parts, *, clock: Clock) -> None:
         self._hello = hello
-        self._context_tokens = context_tokens
-        self._inbox, self._outbox, self._scheduler, self._engine, self._times = parts
-        self._report = report
-        self._memory = memory
+        self._inbox = parts.inbox
+        self._outbox = parts.outbox
+        self._scheduler = parts.scheduler
+        self._engine = parts.engine
+        self._times = parts.times
+        self._running = parts.running
+        self._memory = parts.memory
+        self._reporter = parts.reporter
         self._clock = clock
         self._step = 0
-        self._expected_ms = 0.0
-        self._ping = 0
         self._heard_at = float("-inf")
-        self._told_at = float("-inf")
         self._greeted_at = float("-inf")
 
-    def run(self) -> NoReturn:
-        """Turn for ever; the supervisor ends the process."""
-        while True:
+    def run(self, end_asked: Callable[[], bool]) -> None:
+        """Turn until the end is asked for. What was launched by then is read, and its tokens are sent."""
+        while not end_asked():
             self.turn()
+        self._read_all()
+        self._outbox.send_prefills(self._step)
 
     def turn(self) -> None:
         for message in self._inbox.drain():
             self._take(message)
         self._watch_proxy()
+        self._watch_memory()
         if self._scheduler.will_prefill:
             self._read_all()
         plan = self._scheduler.plan(self._clock.now())
@@ -62,14 +77,13 @@ class Loop:
             self._prefill(plan.chunks)
             plan = self._with_newcomers(plan)
         if plan.rows:
-            self._engine.launch(plan.rows)
+            self._launch(plan.rows)
         if not self._engine.under_way:
             self._outbox.send_prefills(self._step)
         if self._engine.under_way > bool(plan.rows):
             self._read()
         self._engine.tidy()
-        if not self._scheduler.busy and not self._engine.under_way:
-            self._inbox.wait(_IDLE_WAIT_S)
+        self._rest()
 
     def _with_newcomers(self, plan: Plan) -> Plan:
         """Look into the inbox once more after a lower lane's prefill: a chat that came meanwhile goes on."""
@@ -85,10 +99,15 @@ class Loop:
         return more
 
     def _prefill(self, chunks: Seq[Chunk]) -> None:
+        self._running.prefill(chunks)
         elapsed_ms = self._engine.prefill(chunks)
         self._outbox.note_prefills(chunks, self._times.shares_ms(chunks, elapsed_ms))
         self._times.prefilled(chunks, elapsed_ms)
         self._step += 1
+
+    def _launch(self, rows: Seq[Sequence]) -> None:
+        self._running.launch(rows)
+        self._engine.launch(rows)
 
     def _read_all(self) -> None:
         """Let no token wait for a prefill."""
@@ -97,11 +116,22 @@ class Loop:
 
     def _read(self) -> None:
         """Read the oldest step under way and send its tokens. One step stays under way behind it."""
+        self._running.read()
         result = self._engine.read()
+        self._running.was_read()
         self._times.decoded(len(result.rows), result.elapsed_ms)
         self._step += 1
         outcomes = self._scheduler.settle(result.rows, result.tokens)
+        self._reporter.settled(outcomes)
         self._outbox.send_step(self._step, result, outcomes)
+
+    def _rest(self) -> None:
+        """Where there is nothing to do, say that nothing runs; sleep once nothing is to be dropped either."""
+        if self._engine.under_way or self._scheduler.names:
+            return
+        self._running.rest()
+        if not self._scheduler.busy:
+            self._inbox.wait(_IDLE_WAIT_S if self._greeted_at >= 0 else _CONNECTING_WAIT_S)
 
     # --- the proxy ----------------------------------------------------------------------------------------
 
@@ -114,7 +144,7 @@ class Loop:
         elif isinstance(message, Park):
             self._park(message.sequence)
         elif isinstance(message, Ping):
-            self._ping = message.number
+            self._reporter.pinged(message.number)
 
     def _submit(self, sequence: Sequence) -> None:
         """Refuse what would run off the end of the context or the vocabulary; the proxy never sends it."""
@@ -135,8 +165,8 @@ class Loop:
     def _problem_with(self, sequence: Sequence) -> str:
         vocabulary = self._hello.facts.vocabulary
         tokens = len(sequence.ids) + sequence.max_tokens - sequence.settled
-        if tokens > self._context_tokens:
-            return f"{tokens} tokens exceed the context of {self._context_tokens}"
+        if tokens > self._hello.facts.context_tokens:
+            return f"{tokens} tokens exceed the context of {self._hello.facts.context_tokens}"
         if max(sequence.ids) >= vocabulary:
             return f"a token id is outside the vocabulary of {vocabulary}"
         return ""
@@ -147,27 +177,26 @@ class Loop:
         if now - self._heard_at <= _PROXY_SILENT_S:
             return
         self._scheduler.cancel_all()
-        if now - self._greeted_at >= PING_INTERVAL_S:
+        if now - self._greeted_at >= PING_INTERVAL_S and self._outbox.send(self._hello):
             self._greeted_at = now
-            self._outbox.send(self._hello)
+
+    # --- what is told and watched -------------------------------------------------------------------------
+
+    def _watch_memory(self) -> None:
+        """Give back what the guard says, and prefill in smaller pieces while it wants that."""
+        is_idle = not self._engine.under_way and not self._scheduler.names
+        orders = self._memory.look(is_idle=is_idle)
+        self._scheduler.share_quanta(orders.quantum_share)
 
     def _tell_progress(self, plan: Plan) -> None:
-        """Report what is about to happen: to the supervisor every turn, to the proxy about once a second."""
+        """Report what is about to happen."""
         waits = bool(plan.rows) or self._engine.under_way > 0
         phase: Phase = "prefill" if plan.chunks else "decode" if waits else "idle"
-        now = self._clock.now()
-        progress = Progress(
-            epoch=self._hello.epoch,
+        self._reporter.tell(
+            self._clock.now(),
+            phase,
             step=self._step,
-            phase=phase,
-            expected_ms=max(plan.expected_ms, self._expected_ms),
-            ping=self._ping,
+            expected_ms=plan.expected_ms,
             running=self._scheduler.names,
             kv_bytes=self._engine.kv_bytes,
-            memory=self._memory(),
         )
-        self._expected_ms = plan.expected_ms
-        self._report(progress)
-        if now - self._told_at >= PROGRESS_INTERVAL_S:
-            self._told_at = now
-            self._outbox.send(progress)

@@ -39,6 +39,11 @@ class LoadedModel:
     decode_ms_per_step: float
     prefill_bytes: int
 
+    @property
+    def arrays(self) -> int:
+        """How many arrays the weights are in."""
+        return len(_weights(self.model))
+
     def new_caches(self, tokens: int) -> list[Any]:
         """Make empty caches for one row, one a layer.
 

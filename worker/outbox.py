@@ -20,9 +20,11 @@ class Outbox:
         self.dropped = 0
         self._prefills: list[PrefillShare] = []
 
-    def send(self, message: Message) -> None:
-        if not self._channel.send(encode(message)):
-            self.dropped += 1
+    def send(self, message: Message) -> bool:
+        """Hand a message over; False if it was dropped."""
+        was_sent = self._channel.send(encode(message))
+        self.dropped += not was_sent
+        return was_sent
 
     def note_prefills(self, chunks: Seq[Chunk], shares_ms: Seq[float]) -> None:
         """Keep what was prefilled, and the milliseconds each chunk took, for the next Step."""

@@ -93,7 +93,7 @@ class PaddedBatch:
     """All layers of a decode batch. `lengths` are the rows' tokens; place i belongs to row i.
 
     Room is given back lazily, one step of rows and tokens late, so that a batch whose size swings doesn't
-    copy itself to and fro; over `bytes_max` it is given back at once.
+    copy itself to and fro; over `bytes_max`, which may be changed, it is given back at once.
     """
 
     can_roll_back = True
@@ -101,7 +101,7 @@ class PaddedBatch:
     def __init__(self, shapes: list[LayerShape], bytes_max: int) -> None:
         self.layers = [PaddedLayer(self, shape) for shape in shapes]
         self.lengths: list[int] = []
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._places = 0
         self._tokens = 0
         self.nbytes = 0
@@ -159,7 +159,7 @@ class PaddedBatch:
         too_small = places > self._places or tokens > self._tokens
         slack = self._places - places > ROWS_STEP or self._tokens - tokens > TOKENS_STEP
         exact = places == self._places and tokens == self._tokens
-        if too_small or slack or (not exact and self.nbytes + elsewhere_bytes > self._bytes_max):
+        if too_small or slack or (not exact and self.nbytes + elsewhere_bytes > self.bytes_max):
             self._resize(places, tokens)
 
     def _resize(self, places: int, tokens: int) -> None:

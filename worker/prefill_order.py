@@ -25,9 +25,13 @@ _WAIT_WEIGHT: Final = 0.5
 
 
 class PrefillOrder:
-    """Cuts each turn's chunks. It remembers what each rank is owed, in milliseconds, and who got it last."""
+    """Cuts each turn's chunks. It remembers what each rank is owed, in milliseconds, and who got it last.
+
+    `quantum_share` makes all quanta smaller while memory is short: a smaller piece takes less of it.
+    """
 
     def __init__(self, times: StepTimes) -> None:
+        self.quantum_share = 1.0
         self._times = times
         self._owed_ms: dict[int, float] = {}
         self._turns = 0
@@ -41,12 +45,12 @@ class PrefillOrder:
         """
         ranks = _by_rank(sorted(prefilling, key=lambda sequence: self._place(sequence, now)))
         budget_ms = self._budget_ms(ranks, decoding)
-        turn = _Turn(self._times, budget_ms)
+        turn = _Turn(self._times, budget_ms, self.quantum_share)
         self._turns += 1
         owed = self._owed_longest(ranks, budget_ms)
         if owed is not None:
             self._served_at[owed.rank] = self._turns
-            turn.cut(owed, owed.quantum_ms)
+            turn.cut(owed, self._quantum_ms(owed))
         for place, sequences in enumerate(ranks.values()):
             if place == 0:
                 turn.serve_first(sequences)
@@ -67,6 +71,9 @@ class PrefillOrder:
             now - sequence.submitted_at
         )
 
+    def _quantum_ms(self, sequence: Sequence) -> float:
+        return self.quantum_share * sequence.quantum_ms
+
     def _remaining_ms(self, sequence: Sequence) -> float:
         return self._times.prefill_ms(sequence.to_prefill, sequence.prefilled + sequence.to_prefill)
 
@@ -76,7 +83,7 @@ class PrefillOrder:
             return 0.0
         rank, sequences = next(iter(ranks.items()))
         pressure = len(sequences) / max(1, decoding) if rank == 0 else 1.0
-        return sequences[0].quantum_ms * min(PRESSURE_MAX, max(1.0, pressure))
+        return self._quantum_ms(sequences[0]) * min(PRESSURE_MAX, max(1.0, pressure))
 
     def _owed_longest(self, ranks: dict[int, list[Sequence]], budget_ms: float) -> Sequence | None:
         """Return the head of a lower rank that is owed a whole chunk: of several, who got one longest ago."""
@@ -84,7 +91,7 @@ class PrefillOrder:
         higher: list[Sequence] = []
         for rank, sequences in ranks.items():
             owed_ms = self._owed_ms.get(rank, 0.0)
-            needed_ms = min(budget_ms, sequences[0].quantum_ms, self._remaining_ms(sequences[0]))
+            needed_ms = min(budget_ms, self._quantum_ms(sequences[0]), self._remaining_ms(sequences[0]))
             interrupts = any(sequence.prefilled for sequence in higher)
             if higher and owed_ms >= needed_ms * (PATIENCE if interrupts else 1.0):
                 due.append(sequences[0])
@@ -97,7 +104,7 @@ class PrefillOrder:
         higher_ms = 0.0
         for rank in ranks:
             got_ms = turn.spent_on(rank)
-            most_ms = 2 * PATIENCE * ranks[rank][0].quantum_ms
+            most_ms = 2 * PATIENCE * self._quantum_ms(ranks[rank][0])
             owed_ms[rank] = min(most_ms, max(0.0, owed_ms.get(rank, 0.0) + OWED_SHARE * higher_ms - got_ms))
             higher_ms += got_ms
         self._owed_ms = owed_ms
@@ -106,8 +113,9 @@ class PrefillOrder:
 class _Turn:
     """What is cut of one turn's budget. The turn's fixed cost is spent before the first token."""
 
-    def __init__(self, times: StepTimes, budget_ms: float) -> None:
+    def __init__(self, times: StepTimes, budget_ms: float, quantum_share: float) -> None:
         self.chunks: list[Chunk] = []
+        self._quantum_share = quantum_share
         self._times = times
         self._budget_ms = budget_ms
         self._spent_ms = times.prefill_fixed_ms
@@ -126,7 +134,7 @@ class _Turn:
         served = {chunk.sequence for chunk in self.chunks}
         for sequence in sequences:
             if sequence not in served and self._fits(sequence):
-                self.cut(sequence, sequence.quantum_ms)
+                self.cut(sequence, self._quantum_ms(sequence))
 
     def cut(self, sequence: Sequence, quantum_ms: float) -> None:
         """Cut the longest chunk that leaves the turn within this quantum, or a small one."""
@@ -136,8 +144,12 @@ class _Turn:
         self.chunks.append(chunk)
 
     def _fits(self, sequence: Sequence) -> bool:
-        chunk = self._next_chunk(sequence, sequence.quantum_ms)
-        return self._spent_ms + self._times.cost_ms(chunk) <= min(sequence.quantum_ms, self._budget_ms)
+        quantum_ms = self._quantum_ms(sequence)
+        chunk = self._next_chunk(sequence, quantum_ms)
+        return self._spent_ms + self._times.cost_ms(chunk) <= min(quantum_ms, self._budget_ms)
+
+    def _quantum_ms(self, sequence: Sequence) -> float:
+        return self._quantum_share * sequence.quantum_ms
 
     def _next_chunk(self, sequence: Sequence, quantum_ms: float) -> Chunk:
         left_ms = min(quantum_ms, self._budget_ms) - self._spent_ms

@@ -4,12 +4,14 @@ One thread loads, steps and frees (MLX's streams belong to a thread). Any except
 process: a dead thread under a live process is the worst failure there is.
 """
 
+import contextlib
 import gc
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from shared import lifeline, logs
 from shared.channel import DealerChannel
@@ -17,44 +19,70 @@ from shared.clock import SystemClock
 from shared.errors import ModelError
 from shared.messages import Hello, MemoryReading, Phase, Progress
 from shared.model_folder import ModelFolder
-from worker import memory
-from worker.batch_engine import BatchEngine, RowCaches
+from worker import canary, memory
+from worker.batch_engine import BatchEngine
+from worker.foreign_signals import ForeignSignals, ensure_blocked
+from worker.held_memory import HeldMemory, MemorySources
 from worker.inbox import Inbox
-from worker.launch import EXIT_CANNOT_LOAD, EXIT_LOOP_EXCEPTION, LaunchSpec, identity
-from worker.loop import Loop
+from worker.launch import EXIT_CANNOT_LOAD, EXIT_LOOP_EXCEPTION, EXIT_PLANNED, LaunchSpec, identity
+from worker.loop import Loop, Parts
+from worker.manifest import ManifestWriter
+from worker.memory_guard import Bounds
 from worker.model import LoadedModel, load
 from worker.outbox import Outbox
 from worker.padded import PaddedBatch
 from worker.plan import StepTimes
+from worker.planned_end import PlannedEnd
 from worker.progress_pipe import ProgressWriter
+from worker.reporter import Reporter
+from worker.running import Running
 from worker.scheduler import Scheduler
 from worker.solo_row import SoloRow
 
-_NO_READING = MemoryReading(0, 0, 0, 0)
+_NO_READING: Final = MemoryReading(0, 0, 0, 0)
+# What the last tokens get to leave the process in.
+_LINGER_MS: Final = 300
+# Of the machine's memory: when less is available to anybody, KV caches shrink.
+_RESERVE_SHARE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A model that is loaded, and the memory it may use."""
+
+    loaded: LoadedModel
+    budget: memory.Budget
+    bounds: Bounds
 
 
 def main() -> NoReturn:
     """Run one life; end the process with a status that says why."""
+    ensure_blocked()
+    end = PlannedEnd(lambda: os._exit(EXIT_PLANNED))
+    ForeignSignals(end.ask)
     spec = LaunchSpec.from_json(sys.argv[1])
     lifeline.watch(spec.lifeline_fd, lifeline.exit_now)
     logs.configure(spec.log)
     log = logs.get("worker").bind(epoch=spec.epoch)
     report = ProgressWriter(spec.progress_fd).write
     try:
-        loaded, budget = _load(spec, report)
+        ready = _load(spec, report)
     except ModelError as problem:
-        sys.stderr.write(f"the model can't be served: {problem}\n")
+        _say(f"the model can't be served: {problem}\n")
         _exit(EXIT_CANNOT_LOAD)
-    if budget.warning:
-        log.warning("memory is tight", problem=budget.warning)
+    if ready.budget.warning:
+        log.warning("memory is tight", problem=ready.budget.warning)
     try:
-        _serve(spec, loaded, budget, report, log)
-    except Exception:
+        _Service(spec, ready, report, log).run(end)
+    except Exception as error:
         log.exception("the loop failed; this process is finished")
+        # In one line that isn't JSON, whatever the log's format: the supervisor reads the cause from it.
+        _say(f"{type(error).__name__}: {error}\n")
         _exit(EXIT_LOOP_EXCEPTION)
+    _exit(EXIT_PLANNED)
 
 
-def _load(spec: LaunchSpec, report: Callable[[Progress], None]) -> tuple[LoadedModel, memory.Budget]:
+def _load(spec: LaunchSpec, report: Callable[[Progress], None]) -> _Ready:
     device = memory.device_report()
     memory.bound_buffer_cache(device)
     folder = ModelFolder.read(Path(spec.folder), spec.name)
@@ -71,7 +99,14 @@ def _load(spec: LaunchSpec, report: Callable[[Progress], None]) -> tuple[LoadedM
     )
     if budget.kv_bytes < loaded.facts.batch_bytes([1]):
         raise ModelError(f"{folder.path} doesn't fit in memory: {budget.warning}")
-    return loaded, budget
+    bounds = Bounds(
+        limit_bytes=memory.limit_bytes(device, settings.memory_fraction),
+        budget_bytes=budget.kv_bytes,
+        reserve_bytes=int(_RESERVE_SHARE * memory.system_bytes()) if device.shares_memory else 0,
+        arrays_max=device.resource_limit,
+        shares_memory=device.shares_memory,
+    )
+    return _Ready(loaded, budget, bounds)
 
 
 class _LoadingProgress:
@@ -85,65 +120,91 @@ class _LoadingProgress:
     def step(self) -> None:
         self._step += 1
         phase: Phase = "loading"
-        self._report(Progress(self._epoch, self._step, phase, 0.0, 0, (), 0, _NO_READING))
+        self._report(Progress(self._epoch, self._step, phase, 0.0, 0, (), 0, 0, 0, 0, False, _NO_READING))
 
 
-def _serve(
-    spec: LaunchSpec,
-    loaded: LoadedModel,
-    budget: memory.Budget,
-    report: Callable[[Progress], None],
-    log: logs.Logger,
-) -> NoReturn:
-    slots = spec.settings.slots if loaded.facts.batches else 1
-    times = StepTimes(
-        loaded.prefill_ms_per_token, loaded.decode_ms_per_step, prefill_fixed_ms=loaded.decode_ms_per_step
+class _Service:
+    """Everything that serves a loaded model, put together; an error in any of it ends the process."""
+
+    def __init__(
+        self, spec: LaunchSpec, ready: _Ready, report: Callable[[Progress], None], log: logs.Logger
+    ) -> None:
+        loaded = ready.loaded
+        self._log = log
+        self._name = spec.name
+        self._hello = Hello(
+            spec.epoch,
+            spec.worker,
+            loaded.facts,
+            ready.budget.kv_bytes,
+            spec.settings.slots if loaded.facts.batches else 1,
+            loaded.prefill_ms_per_token,
+            loaded.decode_ms_per_step,
+        )
+        engine = _proved_engine(ready)
+        self._channel = DealerChannel(spec.endpoint, identity(spec.worker, spec.epoch))
+        outbox = Outbox(self._channel, spec.epoch)
+        clock = SystemClock()
+        sources = MemorySources(memory.reading, memory.available_bytes, memory.give_back)
+        held = HeldMemory(ready.bounds, sources, engine, loaded.arrays, clock=clock, log=log)
+        times = _times(loaded)
+        parts = Parts(
+            inbox=Inbox(self._channel, spec.epoch, log),
+            outbox=outbox,
+            scheduler=Scheduler(self._hello.slots, times),
+            engine=engine,
+            times=times,
+            running=Running(ManifestWriter(spec.manifest_fd).write),
+            memory=held,
+            reporter=Reporter(self._hello, outbox, report, held),
+        )
+        self._loop = Loop(self._hello, parts, clock=clock)
+
+    def run(self, end: PlannedEnd) -> None:
+        """Say Hello and answer until the end is asked for; what is sent by then still leaves."""
+        self._log.info(
+            "ready",
+            model=self._name,
+            family=self._hello.facts.family,
+            slots=self._hello.slots,
+            kv_budget_mb=self._hello.budget_bytes >> 20,
+            kv_bytes_per_token=self._hello.facts.kv_bytes_per_token,
+            one_row_because=self._hello.facts.why_not or None,
+        )
+        end.serve()
+        self._loop.run(lambda: end.asked)
+        self._channel.close(_LINGER_MS)
+        self._log.info("ended as asked")
+
+
+def _proved_engine(ready: _Ready) -> BatchEngine:
+    """Return an engine that has made a token; what it needed for that is free again."""
+    shapes = ready.loaded.shapes
+    engine = BatchEngine(
+        ready.loaded, SoloRow() if shapes is None else PaddedBatch(shapes, ready.budget.kv_bytes)
     )
-    channel = DealerChannel(spec.endpoint, identity(spec.worker, spec.epoch))
-    hello = Hello(
-        spec.epoch,
-        spec.worker,
-        loaded.facts,
-        budget.kv_bytes,
-        slots,
-        loaded.prefill_ms_per_token,
-        loaded.decode_ms_per_step,
-    )
-    loop = Loop(
-        hello,
-        loaded.facts.context_tokens,
-        (
-            Inbox(channel, spec.epoch, log),
-            Outbox(channel, spec.epoch),
-            Scheduler(slots, times),
-            BatchEngine(loaded, _row_caches(loaded, budget)),
-            times,
-        ),
-        report,
-        memory.reading,
-        clock=SystemClock(),
-    )
-    log.info(
-        "ready",
-        model=spec.name,
-        family=loaded.facts.family,
-        slots=slots,
-        kv_budget_mb=budget.kv_bytes >> 20,
-        kv_bytes_per_token=loaded.facts.kv_bytes_per_token,
-        one_row_because=loaded.facts.why_not or None,
-    )
+    canary.prove(engine, ready.loaded.facts.vocabulary)
     gc.collect()
     gc.freeze()
-    loop.run()
+    return engine
 
 
-def _row_caches(loaded: LoadedModel, budget: memory.Budget) -> RowCaches:
-    return SoloRow() if loaded.shapes is None else PaddedBatch(loaded.shapes, budget.kv_bytes)
+def _times(loaded: LoadedModel) -> StepTimes:
+    """Start from what the warm-up measured."""
+    decode_ms = loaded.decode_ms_per_step
+    return StepTimes(loaded.prefill_ms_per_token, decode_ms, prefill_fixed_ms=decode_ms)
+
+
+def _say(words: str) -> None:
+    """Write to stderr. A full disk costs the words, and doesn't change how the process ends."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(words)
+        sys.stderr.flush()
 
 
 def _exit(status: int) -> NoReturn:
     """End at once: MLX's threads may be in no state to be joined."""
-    sys.stderr.flush()
+    _say("")
     os._exit(status)
 
 

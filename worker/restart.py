@@ -1,127 +1,53 @@
 """What the supervisor decides when its worker reports, falls silent or dies: events in, instructions out.
 
-Pure: no process, no socket, no clock. Every event carries `at`, seconds of one monotonic clock.
+Pure: no process, no socket, no clock. It puts together what is known of the worker's life (life.py), how its
+death reads (death.py), how cautious to be about memory (ladder.py), and when to stop trying (breaker.py).
 """
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, assert_never
 
 import tenacity
 
 from shared.config import WorkerSettings
-from shared.limits import PROGRESS_INTERVAL_S
-from shared.messages import BackingOff, DeathCause, Exited, Phase, Progress, Starting
+from shared.messages import BackingOff, Care, Exited, ManifestRow, Progress, Starting
+from worker.breaker import Breaker
 from worker.death import Death, death_of, one_line
+from worker.journal import BecameReady, CareChanged, Spawned
+from worker.ladder import Ladder
+from worker.launch import EXIT_PLANNED
+from worker.life import HEALTHY_S, Life
+from worker.supervision import (
+    Event,
+    FoundStopped,
+    Instruction,
+    Kill,
+    ProcessExited,
+    Progressed,
+    Quit,
+    RestartAsked,
+    Spawn,
+    SpawnFailed,
+    Started,
+    StopAsked,
+    Tell,
+    Terminate,
+    Ticked,
+    Write,
+)
 
 BACKOFF_S_MAX: Final = 30.0
 BACKOFF_JITTER: Final = 0.25
-HEALTHY_S: Final = 120.0
 REPEAT_S: Final = 1.0
 LATE_TICK_S: Final = 1.0
 STOP_GRACE_S: Final = 5.0
+# A worker that is replaced on purpose finishes its turn first.
+RESTART_GRACE_S: Final = 10.0
 KILL_AGAIN_S: Final = 3.0
-# An idle loop reports every PROGRESS_INTERVAL_S, so its silence begins that much earlier than it shows.
-IDLE_MARGIN_S: Final = 2 * PROGRESS_INTERVAL_S
-EXPECTATION_FACTOR: Final = 4.0
-# However long a step is expected to take, nobody waits longer than this for it.
-EXPECTED_SILENCE_S_MAX: Final = 600.0
 
-
-# --- events -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The supervisor has begun its work."""
-
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Progressed:
-    """The worker process reported."""
-
-    progress: Progress
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessExited:
-    """The worker process is gone. `status` is its exit status, or minus the signal that ended it."""
-
-    status: int
-    stderr_tail: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnFailed:
-    """The system would not start the process that was to be spawned."""
-
-    problem: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Ticked:
-    """Some time went by: a quarter of a second, unless the supervisor itself was held up."""
-
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class StopAsked:
-    """The supervisor is to end: after a grace for the worker, or at once."""
-
-    at: float
-    at_once: bool = False
-
-
-Event = Started | Progressed | ProcessExited | SpawnFailed | Ticked | StopAsked
-
-
-# --- instructions -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Spawn:
-    """Start a worker process; answered by SpawnFailed, or one day by ProcessExited."""
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Terminate:
-    """Ask the worker process to end (SIGTERM)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """End the worker process (SIGKILL)."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Tell the proxy. `again` marks what was told before, and is repeated in case the proxy is a new one."""
-
-    message: Starting | Exited | BackingOff
-    again: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Quit:
-    """Nothing is left to supervise."""
-
-
-Instruction = Spawn | Terminate | Kill | Tell | Quit
-
-
-# --- delays -----------------------------------------------------------------------------------------------
-
+# How a worker ends that was asked to: in order, without a handler yet, or killed after its grace.
+_ENDS_ASKED_FOR: Final = (EXIT_PLANNED, 0, -signal.SIGTERM, -signal.SIGKILL)
 
 _DELAYS: Final = tenacity.wait_chain(
     tenacity.wait_fixed(0), tenacity.wait_exponential(multiplier=0.5, exp_base=2, max=BACKOFF_S_MAX)
@@ -138,75 +64,23 @@ def backoff_s(failures: int, jitter: float) -> float:
     return _DELAYS(attempt) * (1.0 - BACKOFF_JITTER * jitter)
 
 
-# --- the policy -------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Life:
-    """The worker process that was spawned last and isn't buried yet.
-
-    `moved_at` is when it last showed a sign of life, `doom` why it is being killed, `kill_at` when it is
-    killed (again) if it's still there.
-    """
-
-    epoch: int
-    moved_at: float
-    progress: Progress | None = None
-    healthy_since: float | None = None
-    doom: Death | None = None
-    kill_at: float | None = None
-
-    def note(self, progress: Progress, at: float) -> None:
-        """Take in a report. While loading or busy only a new step is a sign of life, not the report."""
-        if self.progress is None or _moved(self.progress, progress):
-            self.moved_at = at
-        if self.healthy_since is None and progress.phase != "loading":
-            self.healthy_since = at
-        self.progress = progress
-
-    def judge(self, at: float, settings: WorkerSettings) -> Death | None:
-        """Return why this process must be killed, or None if it may go on."""
-        silence_s, limit_s = at - self.moved_at, self._silence_s_max(settings)
-        if silence_s <= limit_s:
-            return None
-        if self.progress is None or self.progress.phase == "loading":
-            step = self.progress.step if self.progress else 0
-            return Death("stuck_load", f"no progress for {silence_s:.1f} s of loading, at step {step}")
-        words = f"no sign of life for {silence_s:.1f} s (limit {limit_s:.1f} s), {self.progress.phase}"
-        return Death("hang", f"{words} at step {self.progress.step}")
-
-    def _silence_s_max(self, settings: WorkerSettings) -> float:
-        if self.progress is None or self.progress.phase == "loading":
-            return settings.load_deadline_s
-        if self.progress.phase == "idle":
-            return settings.hang_floor_s + IDLE_MARGIN_S
-        expected_s = EXPECTATION_FACTOR * self.progress.expected_ms / 1000
-        return max(settings.hang_floor_s, min(expected_s, EXPECTED_SILENCE_S_MAX))
-
-
-def _moved(before: Progress, after: Progress) -> bool:
-    if after.phase == "idle":
-        return True
-    return after.step != before.step or _activity(after.phase) != _activity(before.phase)
-
-
-def _activity(phase: Phase) -> str:
-    """Prefill and decode are parts of one step: going from one to the other is no progress by itself."""
-    return "busy" if phase in ("prefill", "decode") else phase
-
-
 class RestartPolicy:
     """Keeps one worker alive: at most one process at a time, restarted with back-off, killed when it hangs.
 
-    Epochs count up from `first_epoch`. `jitter` returns a number in [0, 1).
+    Epochs count up from `first_epoch`; `rung` is the ladder's first. `jitter` returns a number in [0, 1).
     """
 
-    def __init__(self, settings: WorkerSettings, *, first_epoch: int, jitter: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: WorkerSettings, *, first_epoch: int, jitter: Callable[[], float], rung: int = 0
+    ) -> None:
         assert first_epoch > 0, "epochs are positive"
         self._settings = settings
         self._next_epoch = first_epoch
         self._jitter = jitter
-        self._life: _Life | None = None
+        self._ladder = Ladder(settings.climb_s, rung)
+        self._breaker = Breaker(settings)
+        self._told_care = self._care
+        self._life: Life | None = None
         self._exited: Exited | None = None
         self._due: float | None = None
         self._failures = 0
@@ -215,98 +89,188 @@ class RestartPolicy:
         self._told_at = 0.0
 
     def handle(self, event: Event) -> list[Instruction]:
+        return [*self._decide(event), *self._note_care()]
+
+    def _decide(self, event: Event) -> list[Instruction]:  # noqa: PLR0911 (one line for each event)
         match event:
             case Started(at):
                 self._ticked_at = at
                 return self._spawn(at)
             case Progressed(progress, at):
-                self._note(progress, at)
-                return []
-            case ProcessExited(status, stderr_tail, at):
-                return self._bury(self._explain(status, stderr_tail), at)
+                return self._note(progress, at)
+            case FoundStopped(at):
+                return self._find_stopped(at)
+            case ProcessExited(_, stderr_tail, at, rows):
+                return self._bury(self._explain(event), at, rows, stderr_tail)
             case SpawnFailed(problem, at):
                 return self._bury(Death("crash", one_line(f"could not be started: {problem}")), at)
             case Ticked(at):
                 return self._tick(at)
+            case RestartAsked(epoch, at):
+                return self._restart(epoch, at)
             case StopAsked(at, at_once):
                 return self._stop(at, at_once=at_once)
             case _:
                 assert_never(event)
 
+    # --- a life begins, reports, ends ---
+
     def _spawn(self, at: float) -> list[Instruction]:
         assert self._life is None, "two worker processes at a time"
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        self._life, self._due, self._told_at = _Life(epoch, moved_at=at), None, at
-        return [Spawn(epoch), Tell(Starting(epoch))]
+        self._life, self._due, self._told_at = Life(epoch, at), None, at
+        self._breaker.begin_trial()
+        care = self._care
+        return [Spawn(epoch), Tell(Starting(epoch, care)), Write(Spawned(epoch, care.rung, care.breaker))]
 
-    def _note(self, progress: Progress, at: float) -> None:
+    def _note(self, progress: Progress, at: float) -> list[Instruction]:
         life = self._life
         if life is None or progress.epoch != life.epoch:
-            return
+            return []
+        was_ready = life.healthy_since is not None
         life.note(progress, at)
         if life.healthy_since is not None and at - life.healthy_since >= HEALTHY_S:
             self._failures = 0
+        if life.has_proved_itself(at):
+            self._breaker.pass_trial()
+        if was_ready or life.healthy_since is None:
+            return []
+        return [Write(BecameReady(life.epoch, round(at - life.spawned_at, 3)))]
 
-    def _explain(self, status: int, stderr_tail: str) -> Death:
-        assert self._life is not None, "a process ended that was never spawned"
-        if self._life.doom is not None and status == -signal.SIGKILL:
-            return self._life.doom
+    def _find_stopped(self, at: float) -> list[Instruction]:
+        if self._life is not None:
+            self._life.find_stopped(at)
+        return []
+
+    def _explain(self, exited: ProcessExited) -> Death:
+        life = self._life
+        assert life is not None, "a process ended that was never spawned"
+        if life.doom is not None and exited.status == -signal.SIGKILL:
+            return life.doom
         if self._stopping:
             return Death("planned", "the supervisor was asked to stop")
-        return death_of(status, stderr_tail)
+        if life.parting is not None and exited.status in _ENDS_ASKED_FOR:
+            return life.parting
+        return death_of(exited.status, exited.stderr_tail, life.evidence(exited.evidence))
 
-    def _bury(self, death: Death, at: float) -> list[Instruction]:
+    def _bury(
+        self, death: Death, at: float, rows: tuple[ManifestRow, ...] = (), stderr_tail: str = ""
+    ) -> list[Instruction]:
         life, self._life = self._life, None
         assert life is not None, "nothing to bury"
-        self._exited = Exited(life.epoch, death.cause, death.detail)
-        if self._stopping:
-            return [Tell(self._exited), Quit()]
-        delay_s = self._delay_s(death.cause, life)
+        delay_s = None if self._stopping else self._learn(death, life, at)
+        self._exited = Exited(life.epoch, death.cause, death.detail, rows)
+        said: list[Instruction] = [
+            Tell(self._exited),
+            Write(life.ended(death, at, self._care, rows, stderr_tail)),
+        ]
+        if delay_s is None:
+            return [*said, Quit()]
         if delay_s == 0:
-            return [Tell(self._exited), *self._spawn(at)]
+            return [*said, *self._spawn(at)]
         self._due, self._told_at = at + delay_s, at
-        return [Tell(self._exited), Tell(BackingOff(life.epoch, delay_s))]
+        return [*said, Tell(BackingOff(life.epoch, delay_s, self._care))]
 
-    def _delay_s(self, cause: DeathCause, life: _Life) -> float:
-        """Return the wait before the next life. A recycle costs nothing, if the worker had begun to serve."""
-        if cause == "planned" and life.healthy_since is not None:
-            return 0.0
-        self._failures += 1
-        return backoff_s(self._failures, self._jitter())
+    def _learn(self, death: Death, life: Life, at: float) -> float:
+        """Become more cautious after a death, and return the wait before the next life."""
+        helpless = death.cause == "memory" and not self._ladder.step_down()
+        delay_s = 0.0
+        if not self._was_planned(death, life, at):
+            self._failures += 1
+            self._breaker.count_death(at)
+            delay_s = backoff_s(self._failures, self._jitter())
+        # A model that can't be loaded doesn't mend itself in seconds, nor does memory on the lowest rung.
+        if helpless or death.cause == "cannot_load":
+            self._breaker.open(at)
+        return self._breaker.rest_s(at) or delay_s
+
+    def _was_planned(self, death: Death, life: Life, at: float) -> bool:
+        """Whether an end costs nothing. A worker that does nothing but leave would spin, if it did."""
+        if death.cause != "planned":
+            return False
+        if life.parting is death:
+            return not life.counts_parting
+        return life.has_served(at)
+
+    # --- time passes ---
 
     def _tick(self, at: float) -> list[Instruction]:
-        late = at - self._ticked_at > LATE_TICK_S
-        self._ticked_at = at
+        passed_s, self._ticked_at = at - self._ticked_at, at
         if self._life is not None:
-            return [*self._check(self._life, at, late=late), *self._repeat(at)]
+            return [*self._check(self._life, at, passed_s), *self._repeat(at)]
         if self._due is not None and at >= self._due:
             return self._spawn(at)
         return self._repeat(at)
 
-    def _check(self, life: _Life, at: float, *, late: bool) -> list[Instruction]:
+    def _check(self, life: Life, at: float, passed_s: float) -> list[Instruction]:
         if life.kill_at is not None:
             return self._kill(life, at, "it is still there") if at >= life.kill_at else []
-        if late:
+        if passed_s > LATE_TICK_S:
             # The supervisor itself was held up (the machine slept), so it can't say who was silent.
             life.moved_at = at
             return []
         life.doom = life.judge(at, self._settings)
-        return [] if life.doom is None else self._kill(life, at, f"{life.doom.cause}: {life.doom.detail}")
+        if life.doom is not None:
+            return self._kill(life, at, f"{life.doom.cause}: {life.doom.detail}")
+        if life.healthy_since is not None:
+            self._ladder.pass_healthy(passed_s)
+        recycling = life.recycling(at, self._settings)
+        if recycling is not None:
+            # One that never answered anything is over its cap by nature: to replace it gains nothing.
+            useless = not life.has_served(at) or not (life.progress and life.progress.tokens)
+            return self._part(life, at, recycling, counts=useless)
+        running = life.running(at)
+        return [] if running is None else [Write(running)]
 
-    def _kill(self, life: _Life, at: float, reason: str) -> list[Instruction]:
+    def _kill(self, life: Life, at: float, reason: str) -> list[Instruction]:
         life.kill_at = at + KILL_AGAIN_S
         return [Kill(reason)]
 
+    def _part(self, life: Life, at: float, why: Death, *, counts: bool) -> list[Instruction]:
+        """Ask a worker to end in order; `counts` says whether that is a failure."""
+        life.parting, life.counts_parting = why, counts
+        life.kill_at = at + RESTART_GRACE_S
+        return [Terminate()]
+
+    # --- orders ---
+
+    def _restart(self, epoch: int, at: float) -> list[Instruction]:
+        life = self._life
+        if self._stopping or epoch != self._next_epoch - 1:
+            return []
+        if life is None:
+            # Between two lives: what is to be replaced is gone, and whoever asks wants the next one now.
+            return self._spawn(at)
+        if life.kill_at is not None:
+            return []
+        return self._part(life, at, Death("planned", "restarted by an operator's order"), counts=False)
+
     def _stop(self, at: float, *, at_once: bool) -> list[Instruction]:
         again, self._stopping, self._due = self._stopping, True, None
-        if self._life is None:
+        life = self._life
+        if life is None:
             return [] if again else [Quit()]
         if at_once or again:
-            return self._kill(self._life, at, "the supervisor was asked to stop at once")
-        if self._life.kill_at is not None:
+            return self._kill(life, at, "the supervisor was asked to stop at once")
+        if life.kill_at is not None:
+            life.kill_at = min(life.kill_at, at + STOP_GRACE_S)
             return []
-        self._life.kill_at = at + STOP_GRACE_S
+        life.kill_at = at + STOP_GRACE_S
         return [Terminate()]
+
+    # --- what the proxy is told ---
+
+    @property
+    def _care(self) -> Care:
+        return Care(self._ladder.rung, self._breaker.state)
+
+    def _note_care(self) -> list[Instruction]:
+        """Write down that care has changed; the proxy hears it with the next word, which comes at once."""
+        if self._care == self._told_care:
+            return []
+        self._told_care = care = self._care
+        self._told_at = -REPEAT_S
+        return [Write(CareChanged(self._next_epoch - 1, care.rung, care.breaker))]
 
     def _repeat(self, at: float) -> list[Instruction]:
         """Tell the present state again: a proxy that was started meanwhile knows nothing."""
@@ -317,7 +281,7 @@ class RestartPolicy:
 
     def _present(self, at: float) -> list[Starting | Exited | BackingOff]:
         if self._life is not None:
-            return [Starting(self._life.epoch)]
+            return [Starting(self._life.epoch, self._care)]
         if self._exited is None or self._due is None:
             return []
-        return [self._exited, BackingOff(self._exited.epoch, max(0.0, self._due - at))]
+        return [self._exited, BackingOff(self._exited.epoch, max(0.0, self._due - at), self._care)]

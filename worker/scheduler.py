@@ -69,6 +69,10 @@ class Scheduler:
         self.cancel(name)
         return sequence
 
+    def share_quanta(self, share: float) -> None:
+        """From now on let a piece of prefill take only this share of its quantum."""
+        self._order.quantum_share = share
+
     def cancel_all(self) -> None:
         for sequence in list(self._known.values()):
             self._drop(sequence)

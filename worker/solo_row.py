@@ -7,13 +7,14 @@ from worker.padded import Prefilled
 
 
 class SoloRow:
-    """One row or none. State that isn't cut can't be rolled back."""
+    """One row or none. State that isn't cut can't be rolled back. No room is kept for later."""
 
     can_roll_back = False
 
     def __init__(self) -> None:
         self.layers: list[Any] = []
         self.lengths: list[int] = []
+        self.bytes_max = 0
 
     def join(self, prefilled: Prefilled, length: int) -> None:
         assert not self.lengths, "one row at a time"

@@ -1,33 +1,48 @@
 """The supervisor: starts worker.process, listens to it, and does what the restart policy decides.
 
 A thin doer. What happens becomes an event on one queue, one task handles them in order, and every decision
-is RestartPolicy's. It imports neither MLX nor anything else that could take it down with its worker.
+is RestartPolicy's. What goes to disk is a scribe's work. It imports neither MLX nor anything else that could
+take it down with its worker.
 """
 
 import asyncio
+import contextlib
+import os
 import random
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, assert_never
 
 from shared import logs
 from shared.channel import DealerChannel
 from shared.clock import Clock, SystemClock
-from shared.codec import encode
+from shared.codec import decode, encode
 from shared.config import Settings
-from shared.messages import BackingOff, Exited, Starting
+from shared.errors import FrameError
+from shared.limits import MIB
+from shared.messages import BackingOff, Exited, Restart, Starting, Stop
 from shared.run_folder import RunFolder
+from worker import leftovers
 from worker.child import Child, Launcher, StderrFolder
+from worker.epochs import Past, store_epoch
+from worker.journal import CareChanged, Ended, Ran, SupervisorStarted, SupervisorStopped, folder_of
+from worker.journal_file import Journal, JournalFile
 from worker.launch import LaunchSpec, supervisor_identity, worker_environment
-from worker.restart import (
+from worker.restart import RestartPolicy
+from worker.scribe import Scribe
+from worker.shortage import ShortageWatch
+from worker.supervision import (
     Event,
+    FoundStopped,
     Instruction,
     Kill,
     ProcessExited,
     Progressed,
     Quit,
-    RestartPolicy,
+    RestartAsked,
     Spawn,
     SpawnFailed,
     Started,
@@ -35,6 +50,7 @@ from worker.restart import (
     Tell,
     Terminate,
     Ticked,
+    Write,
 )
 
 # -P, where we ourselves run with it: what lies in the current folder can't stand in for these packages.
@@ -43,6 +59,9 @@ TICK_S: Final = 0.25
 
 # The channel closes without lingering; its thread gets this long to write out the last word.
 _LAST_WORD_S: Final = 0.1
+# What the journal gets to be written out at the end, if the disk is slow.
+_FLUSH_S: Final = 2.0
+_STDERR_TAIL_CHARS: Final = 2048
 
 _log = logs.get("supervisor")
 
@@ -50,8 +69,9 @@ _log = logs.get("supervisor")
 class Supervisor:
     """Keeps one worker process alive until it is told to stop.
 
-    `first_epoch` must exceed every epoch of earlier supervisors of this worker. `command` gets a LaunchSpec
-    as its last argument; `preload` is a shared library that the worker is started with.
+    `past` is what earlier supervisors of this worker left behind, `boot` names this run of the machine.
+    `command` gets a LaunchSpec as its last argument; `preload` is a shared library that the worker is started
+    with.
     """
 
     def __init__(
@@ -60,7 +80,8 @@ class Supervisor:
         folder: Path,
         name: str,
         *,
-        first_epoch: int,
+        past: Past,
+        boot: str,
         worker: str = "0",
         command: Sequence[str] = COMMAND,
         preload: Path | None = None,
@@ -69,39 +90,57 @@ class Supervisor:
     ) -> None:
         self._clock = clock or SystemClock()
         self._identity = supervisor_identity(worker)
-        self._endpoint = RunFolder(settings.home_folder, settings.port).endpoint
+        self._run_folder = RunFolder(settings.home_folder, settings.port)
+        self._logs_folder = folder_of(settings.home_folder)
+        self._past = past
+        self._boot = boot
         self._stderr = StderrFolder(
-            settings.home_folder / "logs" / f"worker-{worker}", settings.worker.stderr_lives_kept
+            self._logs_folder / f"worker-{worker}",
+            settings.worker.stderr_lives_kept,
+            settings.worker.stderr_mb * MIB,
         )
         spec = LaunchSpec(
             worker=worker,
-            epoch=first_epoch,
-            endpoint=self._endpoint,
+            epoch=past.first_epoch,
+            endpoint=self._run_folder.endpoint,
             folder=str(folder.absolute()),
             name=name,
             progress_fd=-1,
             lifeline_fd=-1,
+            manifest_fd=-1,
             settings=settings.worker,
             log=settings.log,
         )
         self._launcher = Launcher(tuple(command), worker_environment(preload), spec, self._stderr)
-        self._policy = RestartPolicy(settings.worker, first_epoch=first_epoch, jitter=jitter)
+        self._policy = RestartPolicy(
+            settings.worker, first_epoch=past.first_epoch, jitter=jitter, rung=past.rung
+        )
+        self._scribe = Scribe()
+        file = JournalFile(self._logs_folder, settings.worker.journal_mb * MIB)
+        self._journal = Journal(file, self._scribe, boot=boot, port=settings.port)
+        self._memory = ShortageWatch()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks = asyncio.TaskGroup()
         self._child: Child | None = None
+        self._cutting = False
         self._quit = False
+        self.frames_dropped = 0
 
     async def run(self) -> None:
         """Supervise until asked to stop. Whatever happens here, no worker process is left behind."""
-        channel = DealerChannel(self._endpoint, self._identity)
+        channel = DealerChannel(self._run_folder.endpoint, self._identity)
+        self._journal.write(
+            SupervisorStarted(os.getpid(), self._past.lost_epoch, self._past.machine_went_down)
+        )
         try:
             async with self._tasks:
-                ticker = self._tasks.create_task(self._tick())
+                ticker = self._tasks.create_task(self._tick(channel))
                 await self._obey(channel)
                 ticker.cancel()
         finally:
             await self._bury()
             channel.close()
+            self._scribe.close(_FLUSH_S)
 
     def stop(self, *, at_once: bool = False) -> None:
         """End the worker and then `run`; a second time, or at once, without any grace."""
@@ -109,10 +148,36 @@ class Supervisor:
 
     # --- what happens ---
 
-    async def _tick(self) -> None:
+    async def _tick(self, channel: DealerChannel) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            self._memory.look()
+            self._hear(channel)
+            self._cut_stderr()
             self._events.put_nowait(Ticked(self._clock.now()))
+
+    def _hear(self, channel: DealerChannel) -> None:
+        """Take the proxy's orders."""
+        for frame in channel.drain():
+            try:
+                message = decode(frame)
+            except FrameError as problem:
+                self._drop(str(problem))
+                continue
+            match message:
+                case Restart(epoch):
+                    _log.info("the proxy asks for a new worker", instead_of=epoch)
+                    self._events.put_nowait(RestartAsked(epoch, self._clock.now()))
+                case Stop():
+                    _log.info("the proxy asks to stop")
+                    self.stop()
+                case _:
+                    self._drop(f"a {type(message).__name__} is none of the supervisor's business")
+
+    def _drop(self, problem: str) -> None:
+        self.frames_dropped += 1
+        if self.frames_dropped == 1:
+            _log.warning("the proxy's words are dropped where they make no sense", first=problem)
 
     def _read(self, child: Child) -> None:
         data = child.read()
@@ -125,9 +190,12 @@ class Supervisor:
     async def _watch(self, child: Child) -> None:
         """Wait for the process itself, by its pid: a death shows within milliseconds, whatever it broke."""
         status = await child.process.wait()
+        evidence = self._memory.evidence()
         self._read(child)
+        rows = child.rows()
         await self._bury()
-        self._events.put_nowait(ProcessExited(status, self._stderr.tail(child.epoch), self._clock.now()))
+        tail = self._stderr.tail(child.epoch)
+        self._events.put_nowait(ProcessExited(status, tail, self._clock.now(), rows, evidence))
 
     # --- what is to be done ---
 
@@ -146,26 +214,57 @@ class Supervisor:
                 if self._child is not None:
                     self._child.terminate()
             case Kill(reason):
-                _log.warning("killing the worker", reason=reason)
-                if self._child is not None:
-                    self._child.kill()
+                self._kill(reason)
             case Tell():
                 _tell(instruction, channel)
+            case Write():
+                self._write(instruction)
             case Quit():
+                self._journal.write(SupervisorStopped())
                 self._quit = True
             case _:
                 assert_never(instruction)
 
     async def _spawn(self, epoch: int) -> None:
         assert self._child is None, "two worker processes at a time"
+        self._scribe.submit(partial(_store, self._logs_folder, epoch))
         try:
             child = await self._launcher.start(epoch)
         except OSError as problem:
             self._events.put_nowait(SpawnFailed(str(problem), self._clock.now()))
             return
         self._child = child
+        self._scribe.submit(partial(_note, self._run_folder.worker_pid, child.process.pid, self._boot))
         asyncio.get_running_loop().add_reader(child.progress_fd, self._read, child)
         self._tasks.create_task(self._watch(child))
+
+    def _kill(self, reason: str) -> None:
+        _log.warning("killing the worker", reason=reason)
+        if self._child is None:
+            return
+        if self._child.is_stopped():
+            self._events.put_nowait(FoundStopped(self._clock.now()))
+        self._child.kill()
+
+    def _write(self, instruction: Write) -> None:
+        entry = instruction.entry
+        match entry:
+            case Ran() if self._child is not None:
+                entry = replace(entry, rows=self._child.rows())
+            case Ended():
+                entry = replace(entry, stderr_tail=entry.stderr_tail[-_STDERR_TAIL_CHARS:])
+            case CareChanged(_, rung, breaker):
+                _log.warning("the supervisor's care changes", rung=rung, breaker=breaker)
+        self._journal.write(entry)
+
+    def _cut_stderr(self) -> None:
+        """Have the worker's stderr looked at, unless the disk still owes the last look."""
+        if self._child is not None and not self._cutting:
+            self._cutting = self._scribe.submit(partial(self._cut, self._child.epoch))
+
+    def _cut(self, epoch: int) -> None:
+        self._stderr.cut(epoch)
+        self._cutting = False
 
     async def _bury(self) -> None:
         """Let go of the worker process, ending it if it still runs."""
@@ -178,9 +277,19 @@ class Supervisor:
         child.release()
 
 
+def _store(folder: Path, epoch: int) -> None:
+    # The journal warns of the same disk.
+    with contextlib.suppress(OSError):
+        store_epoch(folder, epoch)
+
+
+def _note(file: Path, pid: int, boot: str) -> None:
+    with contextlib.suppress(OSError):
+        leftovers.note(file, pid, boot)
+
+
 def _tell(instruction: Tell, channel: DealerChannel) -> None:
-    """Send a word to the proxy, if one is connected; what it sends is not for us and is thrown away."""
-    channel.drain()
+    """Send a word to the proxy, if one is connected."""
     channel.send(encode(instruction.message))
     if not instruction.again:
         _report(instruction.message)
@@ -188,13 +297,15 @@ def _tell(instruction: Tell, channel: DealerChannel) -> None:
 
 def _report(message: Starting | Exited | BackingOff) -> None:
     match message:
-        case Starting(epoch):
-            _log.info("the worker starts", epoch=epoch)
+        case Starting(epoch, care):
+            _log.info("the worker starts", epoch=epoch, rung=care.rung, breaker=care.breaker)
         case Exited(epoch, "planned", detail):
             _log.info("the worker left", epoch=epoch, detail=detail)
-        case Exited(epoch, cause, detail):
-            _log.warning("the worker died", epoch=epoch, cause=cause, detail=detail)
-        case BackingOff(epoch, delay_s):
-            _log.warning("the next worker waits", epoch=epoch, delay_s=round(delay_s, 2))
+        case Exited(epoch, cause, detail, rows):
+            _log.warning("the worker died", epoch=epoch, cause=cause, detail=detail, rows=len(rows))
+        case BackingOff(epoch, delay_s, care):
+            _log.warning(
+                "the next worker waits", epoch=epoch, delay_s=round(delay_s, 2), breaker=care.breaker
+            )
         case _:
             assert_never(message)

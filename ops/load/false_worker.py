@@ -183,6 +183,10 @@ class FalseWorker:
             ping=self._ping,
             running=tuple(self.rows),
             kv_bytes=len(self.rows),
+            budget_bytes=self._hello.budget_bytes,
+            tokens=0,
+            answers=0,
+            wants_recycle=False,
             memory=_NO_MEMORY,
         )
         self._channel.send(encode(progress))

@@ -8,7 +8,8 @@ from enum import Enum
 class Newcomer:
     """One answer that asks to be queued. `tokens` of it: prompt, and at most `max_tokens` beside it.
 
-    `key` is the API key's id, "" for anonymous callers; `deadline_s` is the longest wait for its start.
+    `key` is the API key's id, "" for anonymous callers; `deadline_s` is the longest wait for its start;
+    `fingerprint` is the same for the same prompt, asked for in the same way.
     """
 
     name: str
@@ -17,6 +18,7 @@ class Newcomer:
     prompt_tokens: int
     max_tokens: int
     deadline_s: float
+    fingerprint: str
 
     @property
     def tokens(self) -> int:
@@ -27,12 +29,14 @@ class Standing(Enum):
     """Where an answer is.
 
     What is parking has nothing reserved any more: the worker hears of the park before it hears of whoever
-    starts in its place. It is queued again once the worker has said how far it came.
+    starts in its place. It is queued again once the worker has said how far it came. A suspect waits for its
+    trial, outside its lane's queue.
     """
 
     QUEUED = "queued"
     RUNNING = "running"
     PARKING = "parking"
+    SUSPECT = "suspect"
 
 
 @dataclass(slots=True)

@@ -5,39 +5,44 @@ whose turn is it? (`estimate`, `fairness`) Count: rows, and places in queues (`l
 and nothing outside changes what is kept here.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from proxy.admission import charging, last_row, parking
+from proxy.admission import charging, last_row, lateness, parking
 from proxy.admission.answer import Answer, Newcomer, Patience, Standing
+from proxy.admission.caution import RUNGS
+from proxy.admission.changed_lanes import change_lanes
 from proxy.admission.charging import Share
 from proxy.admission.gate import Announcement, Gate
 from proxy.admission.instructions import Instruction, Park, Refuse, Start
 from proxy.admission.lane import Lane
 from proxy.admission.ledger import Ledger
 from proxy.admission.order import next_exchange, next_start
-from proxy.admission.outlook import answer_s, come_back_s
 from proxy.admission.state import State
-from shared.errors import ContextTooLong, Overloaded, QueueTimeout, Refusal
 from shared.lane_settings import AdmissionSettings, LaneSettings
 from shared.model_facts import ModelFacts
 
-_RECHECK_S: Final = 0.25
-
 
 class Admission:
-    """Who waits, who runs, and what they may take. `state` is to be read by others, and changed here only."""
+    """Who waits, who runs, and what they may take. `state` is to be read by others, and changed here only.
+
+    While `held` nothing is started; what runs goes on.
+    """
 
     def __init__(self, lanes: Sequence[LaneSettings], settings: AdmissionSettings) -> None:
         self.state = State()
         self._gate = Gate(self.state)
         self._numbers = 0
         self._recheck_at = float("inf")
+        self._offered_slots = 1
+        self._told_bytes = 0
+        self._one_at_a_time = False
+        self.caution = RUNGS[0]
+        self.held = False
         self.reconfigured(lanes, settings)
 
     @property
     def queued(self) -> int:
-        return sum(map(len, self.state.lanes))
+        return sum(map(len, self.state.lanes)) + len(self.state.trials.waiting)
 
     @property
     def running(self) -> int:
@@ -76,7 +81,10 @@ class Admission:
             lane.counters.entered(answer.key)
             lane.sizes.add(newcomer.tokens)
             lane.prompts.add(newcomer.prompt_tokens)
-            lane.append(answer, now)
+            if self.state.trials.suspects(answer, now):
+                self._suspect(answer, now)
+            else:
+                lane.append(answer, now)
 
     def ended(self, name: str, *, completed: bool) -> None:
         """Forget an answer, wherever it stands: its place and its bytes are free from now on."""
@@ -84,8 +92,12 @@ class Admission:
         if answer is None:
             return
         lane = self.state.lane_of[name]
+        if self.state.trials.on_trial is answer:
+            self._end_trial(passed=completed and answer.standing is Standing.RUNNING)
         if answer.standing is Standing.QUEUED:
             lane.remove(answer)
+        elif answer.standing is Standing.SUSPECT:
+            self._take_suspect(answer, lane)
         else:
             # Who leaves in the middle of a prefill has had it: a share of it may still be on its way here.
             self._take_row(answer, lane, refund=completed)
@@ -102,7 +114,10 @@ class Admission:
         """Admit to a worker from now on. Nothing may run: what ran on the one before was interrupted."""
         assert not self.running, "answers still run on the worker before"
         self.state.ledger = Ledger(facts, budget_bytes, slots)
+        self._offered_slots, self._told_bytes = slots, budget_bytes
+        self._limit()
         self.state.has_worker = True
+        self.state.trials.worker_came(now)
         self.state.restarts.came(now)
         self._recheck_at = now
 
@@ -120,29 +135,111 @@ class Admission:
         self.state.restarts.lost(now)
         self._recheck_at = now
 
+    def cautioned(self, rung: int, *, one_at_a_time: bool) -> None:
+        """Give the worker less to do from now on, or more again, as its supervisor advises."""
+        self.caution = RUNGS[rung]
+        self._one_at_a_time = one_at_a_time
+        self._limit()
+
+    def squeezed(self, budget_bytes: int) -> None:
+        """Take note of what the worker's KV caches may take now, by its own reading of the memory."""
+        self._told_bytes = budget_bytes
+        self._limit()
+
+    def _limit(self) -> None:
+        for lane in self.state.lanes:
+            lane.overcommits = self.caution.overcommits
+        ledger = self.state.ledger
+        if ledger is not None:
+            budget_bytes = min(self._told_bytes, int(ledger.full_bytes * self.caution.budget_share))
+            slots = 1 if self._one_at_a_time else self.caution.slots(self._offered_slots)
+            ledger.limit(budget_bytes, slots)
+
+    def died(
+        self,
+        places: Mapping[str, int],
+        now: float,
+        *,
+        left: Mapping[str, str] | None = None,
+        alone: bool = True,
+    ) -> str | None:
+        """Take note of who was in the step in which the worker died; return the fingerprint of the guilty.
+
+        A place is the index of the token that was to be made next, by the answer's name. `left` are the
+        fingerprints of those among them whose clients have left; `alone` says that no others ran.
+        Call it when they are queued again. Suspects wait for a trial from now on, in which each runs alone;
+        those that ask the same do, too.
+        """
+        trials = self.state.trials
+        asked = {name: self._fingerprint(name, left or {}) for name in places}
+        ran = {name: (asked[name], place) for name, place in places.items()}
+        guilty = trials.died(ran, now, alone=alone and len(ran) == 1)
+        for lane in self.state.lanes:
+            for answer in lane.queued():
+                if trials.suspects(answer, now):
+                    lane.remove(answer)
+                    self._suspect(answer, now)
+        return guilty
+
+    def _fingerprint(self, name: str, left: Mapping[str, str]) -> str:
+        return left[name] if name in left else self.state.answers[name].newcomer.fingerprint
+
+    def _suspect(self, answer: Answer, now: float) -> None:
+        answer.standing = Standing.SUSPECT
+        self.state.trials.wait(answer, now)
+        self.state.lane_of[answer.name].put_aside(answer)
+
+    def _take_suspect(self, answer: Answer, lane: Lane) -> None:
+        del self.state.trials.waiting[answer.name]
+        lane.take_from_aside(answer)
+
     def stepped(
         self, names: Sequence[str], step_ms: float, row_ms: float, prefills: Iterable[Share], now: float
     ) -> None:
         """Take note of a step: a token for each of these answers, and what was prefilled since the last."""
         charging.charge_prefills(self.state, prefills, now)
         charging.charge_step(self.state, names, step_ms, row_ms, now)
+        if self.state.trials.has_passed():
+            self._end_trial(passed=True)
+
+    def _end_trial(self, *, passed: bool) -> None:
+        trials = self.state.trials
+        for alike in trials.acquit() if passed else ():
+            lane = self.state.lane_of[alike.name]
+            self._take_suspect(alike, lane)
+            self._queue_again(alike, lane, alike.queued_at)
+        trials.on_trial = None
+
+    def _queue_again(self, answer: Answer, lane: Lane, now: float) -> None:
+        """Queue an answer that has no row: in front if it ever had one, or for its trial."""
+        if self.state.trials.suspects(answer, now):
+            self._suspect(answer, now)
+        elif answer.starts:
+            lane.put_front(answer, now)
+        else:
+            answer.standing = Standing.QUEUED
+            lane.append(answer, answer.queued_at)
 
     def interrupted(self, names: Sequence[str], now: float) -> None:
         """Put running answers back, in front of their lanes: their rows are gone."""
         for name in names:
             answer, lane = self.state.answers[name], self.state.lane_of[name]
             self._take_row(answer, lane, refund=True)
-            lane.put_front(answer, now)
+            answer.queued_at = now
+            self._queue_again(answer, lane, now)
 
     def parked(self, name: str, now: float) -> None:
         """Queue an answer again, in front of its lane: the worker has parked it, as it was asked to."""
         answer, lane = self.state.answers[name], self.state.lane_of[name]
         assert answer.standing is Standing.PARKING, f"{name} was not to be parked"
         self._take_row(answer, lane, refund=True)
-        lane.put_front(answer, now)
+        answer.queued_at = now
+        self._queue_again(answer, lane, now)
 
     def _take_row(self, answer: Answer, lane: Lane, *, refund: bool) -> None:
-        """Take an answer's row and bytes, or forget that it is being parked."""
+        """Take an answer's row and bytes, or forget that it is being parked. That breaks a trial off."""
+        if self.state.trials.on_trial is answer:
+            self._end_trial(passed=False)
         if answer.standing is Standing.PARKING:
             del lane.parking[answer.name]
             return
@@ -160,14 +257,54 @@ class Admission:
         if now >= self._recheck_at:
             instructions += self._refuse_late(now)
         if self.state.has_worker:
+            instructions += map(self._park, parking.for_shortage(self.state, now))
             while victims := parking.for_growth(self.state, now):
                 instructions += map(self._park, victims)
-            instructions += self._starts(now)
-            while (exchange := next_exchange(self.state, now)) is not None:
-                instructions += map(self._park, exchange.parked)
-                instructions += [self._start(each, exchange.lane, now) for each in exchange.starting]
-                instructions += self._starts(now)
+            if not self.held:
+                instructions += self._next(now)
         return instructions
+
+    def _next(self, now: float) -> Iterator[Instruction]:
+        """Start who may start: one on trial and nobody else, or whoever's turn it is.
+
+        Others go before a trial until it is due, and it begins earlier only where none of them runs or can.
+        """
+        trials, suspect = self.state.trials, self.state.next_suspect()
+        tried = trials.on_trial
+        if tried is not None and tried.standing is Standing.RUNNING:
+            if trials.overstays(now) and any(map(len, self.state.lanes)):
+                yield self._park(tried, counts=False)
+                trials.adjourn(now)
+            return
+        if suspect is None or (trials.on_trial is None and now < trials.due_at):
+            trials.on_trial = None
+            yield from self._turns(now)
+            if self.state.holds_rows:
+                return
+        if suspect is not None:
+            yield from self._trial(suspect, now)
+
+    def _turns(self, now: float) -> Iterator[Instruction]:
+        yield from self._starts(now)
+        while (exchange := next_exchange(self.state, now)) is not None:
+            yield from map(self._park, exchange.parked)
+            yield from [self._start(each, exchange.lane, now) for each in exchange.starting]
+            yield from self._starts(now)
+
+    def _trial(self, suspect: Answer, now: float) -> Iterator[Instruction]:
+        """Begin the next trial. What runs beside is parked, whatever its lane says, and must have gone first.
+
+        Else the worker may still be at a step of that when the trial's first one is under way.
+        """
+        self.state.trials.on_trial = suspect
+        self.state.trials.due_at = min(self.state.trials.due_at, now)  # The others follow at once.
+        for row in [row for lane in self.state.lanes for row in lane.running.values()]:
+            yield self._park(row, counts=False)
+        if not self.state.holds_rows:
+            lane = self.state.lane_of[suspect.name]
+            self._take_suspect(suspect, lane)
+            self.state.trials.began(suspect)
+            yield self._start(suspect, lane, now)
 
     def _starts(self, now: float) -> Iterator[Start]:
         while (found := next_start(self.state, now)) is not None:
@@ -179,8 +316,9 @@ class Admission:
         if first:
             lane.overload.started(waited_s, now)
             self.state.calibration.started(answer.estimated_wait_s, waited_s)
-        lane.remove(answer)
-        self.state.ledger.reserve(answer.name, self.state.tokens_for(answer))
+        if answer.standing is Standing.QUEUED:
+            lane.remove(answer)
+        self.state.ledger.reserve(answer.name, self._tokens_to_start(answer))
         lane.running[answer.name] = answer
         lane.last_start_at = now
         answer.standing = Standing.RUNNING
@@ -192,70 +330,35 @@ class Admission:
         charging.prepay(self.state, answer, lane)
         return Start(answer.name, lane.settings.name, waited_s, answer.estimated_wait_s, first)
 
-    def _park(self, answer: Answer) -> Park:
+    def _tokens_to_start(self, answer: Answer) -> int:
+        """Return the tokens to reserve. Who is on trial has the worker to itself, and isn't parked."""
+        tokens = answer.newcomer.tokens
+        if (
+            answer is self.state.trials.on_trial
+            and self.state.ledger
+            and self.state.ledger.fits_alone(tokens)
+        ):
+            return tokens
+        return self.state.tokens_for(answer)
+
+    def _park(self, answer: Answer, *, counts: bool = True) -> Park:
         lane = self.state.lane_of[answer.name]
         self._take_row(answer, lane, refund=True)
         answer.standing = Standing.PARKING
-        answer.parks += 1
+        answer.parks += counts
         lane.parking[answer.name] = answer
         return Park(answer.name, lane.settings.name)
 
     def _refuse_late(self, now: float) -> Iterator[Refuse]:
         """Refuse those whose time is over, or will be before a worker is there; and what fits no more."""
-        left_s = self.state.restarts.left_s(now)
-        self._recheck_at = now + _RECHECK_S if left_s else float("inf")
-        for lane in self.state.lanes:
-            for answer in lane.queued():
-                refusal = self._problem_with(answer, lane, left_s, now)
-                if refusal is not None:
-                    yield Refuse(answer.name, lane.settings.name, refusal)
-                    self.ended(answer.name, completed=False)
-                elif answer.patience.deadline_at is not None:
-                    self._recheck_at = min(self._recheck_at, answer.patience.deadline_at)
-
-    def _problem_with(self, answer: Answer, lane: Lane, left_s: float, now: float) -> Refusal | None:
-        if not self.state.could_ever_fit(answer.newcomer.tokens):
-            message = "the worker that came back has too little memory for this request; lower max_tokens"
-            return ContextTooLong(message, param="max_tokens")
-        deadline_at = answer.patience.deadline_at
-        if deadline_at is None or now + left_s < deadline_at:
-            return None
-        if now < deadline_at:
-            message = (
-                f"the worker restarts, and is not expected in the {answer.newcomer.deadline_s:g} s allowed"
-            )
-            return Overloaded(message, retry_after_s=self._after_restart_s(lane, left_s, now))
-        message = f"nothing of this request could start within the {answer.newcomer.deadline_s:g} s allowed"
-        return QueueTimeout(message, retry_after_s=come_back_s(self.state, lane, answer.newcomer, 1, now))
-
-    def _after_restart_s(self, lane: Lane, left_s: float, now: float) -> float:
-        return self.state.promises.next_s(left_s, answer_s(self.state, lane), now)
+        for answer, lane, refusal in lateness.late(self.state, now):
+            yield Refuse(answer.name, lane.settings.name, refusal)
+            self.ended(answer.name, completed=False)
+        self._recheck_at = lateness.next_look_at(self.state, now)
 
     # --- settings -----------------------------------------------------------------------------------------
 
     def reconfigured(self, lanes: Sequence[LaneSettings], settings: AdmissionSettings) -> None:
         """Go on with these lanes. The answers of one that is gone go on in the lowest."""
-        before = {lane.settings.name: lane for lane in self.state.lanes}
-        self.state.lanes = []
-        for rank, each in enumerate(lanes):
-            lane = before.pop(each.name, None)
-            if lane is None:
-                lane = Lane(each, rank, settings)
-            else:
-                lane.configure(each, rank, settings)
-            self.state.lanes.append(lane)
-        for gone in before.values():
-            self._merge(gone, self.state.lanes[-1])
-
-    def _merge(self, gone: Lane, lowest: Lane) -> None:
-        for answer in [*gone.running.values(), *gone.parking.values(), *gone.queued()]:
-            self.state.lane_of[answer.name] = lowest
-            lowest.counters.entered(answer.key)
-            lowest.counters.charge(answer.key, answer.prepaid_ms, answer.newcomer.weight)
-        lowest.running.update(gone.running)
-        lowest.parking.update(gone.parking)
-        for answer in gone.queued():
-            if answer.starts:
-                lowest.put_front(answer, answer.queued_at)
-            else:
-                lowest.append(answer, answer.queued_at)
+        change_lanes(self.state, lanes, settings)
+        self._limit()

@@ -33,7 +33,7 @@ class Gate:
 
         What may be measured at a time is what queue and free rows together may take.
         """
-        least = Newcomer("", key, 1.0, 1, 1, deadline_s)
+        least = Newcomer("", key, 1.0, 1, 1, deadline_s, "")
         self._check_number(lane, answers)
         self._check_places(lane, least, lane.announced + answers, self._state.free_rows, now)
         held = lane.announced_by_key.get(key, 0)
@@ -72,7 +72,7 @@ class Gate:
             if ledger is not None and not ledger.could_ever_fit(newcomer.tokens):
                 raise ContextTooLong(
                     f"prompt and answer may take {newcomer.tokens} tokens, which don't fit in the "
-                    f"{ledger.budget_bytes >> 20} MiB that this machine has for them; lower max_tokens",
+                    f"{ledger.full_bytes >> 20} MiB that this machine has for them; lower max_tokens",
                     param="max_tokens",
                 )
 

@@ -39,9 +39,11 @@ class Lane:
         self.last_start_at = float("-inf")
         self.backlogged_since: float | None = None
         self.ratio = _RATIO_FIRST
+        self.overcommits = True
         self._front: list[Answer] = []
         self._waiting: dict[str, deque[Answer]] = {}
         self._fresh = 0
+        self._aside: Counter[str] = Counter()
         self.configure(settings, rank, admission)
 
     def configure(self, settings: LaneSettings, rank: int, admission: AdmissionSettings) -> None:
@@ -57,10 +59,10 @@ class Lane:
     @property
     def fresh(self) -> int:
         """How many wait for their first start; only these count against the queue's bounds."""
-        return self._fresh
+        return self._fresh + self._aside.total()
 
     def fresh_of(self, key: str) -> int:
-        return len(self._waiting.get(key, ()))
+        return len(self._waiting.get(key, ())) + self._aside[key]
 
     def keys_waiting(self) -> dict[str, tuple[int, float]]:
         """Return, for each key that waits, how many answers of it do, and its weight."""
@@ -99,6 +101,18 @@ class Lane:
             self.queued_tokens -= answer.newcomer.prompt_tokens
         if not len(self):
             self.backlogged_since = None
+
+    def put_aside(self, answer: Answer) -> None:
+        """Count an answer that waits for a trial, outside this queue, against the queue's bounds."""
+        if not answer.starts:
+            self._aside[answer.key] += 1
+            self.queued_tokens += answer.newcomer.prompt_tokens
+
+    def take_from_aside(self, answer: Answer) -> None:
+        if not answer.starts:
+            self._aside[answer.key] -= 1
+            self._aside += Counter()  # Drops what is 0.
+            self.queued_tokens -= answer.newcomer.prompt_tokens
 
     def _note_backlog(self, now: float) -> None:
         if self.backlogged_since is None:
@@ -157,7 +171,7 @@ class Lane:
         All that it may take, unless it can be parked: then what it has, a margin, and a share of
         the rest, which falls while answers end early and is reset by a park.
         """
-        if not self.settings.parkable or answer.parks >= PARKS_MAX:
+        if not (self.settings.parkable and self.overcommits) or answer.parks >= PARKS_MAX:
             return answer.newcomer.tokens
         ahead = max(margin_tokens, int(self.ratio * answer.remaining))
         return answer.tokens_now + min(answer.remaining, ahead)

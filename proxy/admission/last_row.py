@@ -40,9 +40,9 @@ def must_be_left(state: State, lane: Lane, key: str, now: float, more_rows: int 
 
 
 def candidates(state: State, lane: Lane, now: float) -> Iterator[Answer]:
-    """Yield who waits in a lane, in order, but those of a key that must leave the last row."""
+    """Yield who waits in a lane and fits, in order, but those of a key that must leave the last row."""
     left_by: dict[str, bool] = {}
-    for answer in lane.candidates(now):
+    for answer in filter(state.fits_now, lane.candidates(now)):
         if answer.key not in left_by:
             left_by[answer.key] = must_be_left(state, lane, answer.key, now)
         if not left_by[answer.key]:

@@ -27,11 +27,13 @@ class Ledger:
     """Reservations in tokens, priced by the model's facts. Returns to zero when idle.
 
     The batch is padded, so what a set of answers takes isn't the sum of its parts: the ledger keeps their
-    lengths and asks the facts for the bytes of the whole set.
+    lengths and asks the facts for the bytes of the whole set. `full_bytes` is what the worker offered, of
+    which `budget_bytes` may be taken now.
     """
 
     def __init__(self, facts: ModelFacts, budget_bytes: int, slots: int) -> None:
         self.facts = facts
+        self.full_bytes = budget_bytes
         self.budget_bytes = budget_bytes
         self.slots = slots
         self._rows: dict[str, int] = {}
@@ -49,8 +51,17 @@ class Ledger:
         return self._rows[name]
 
     def could_ever_fit(self, tokens: int) -> bool:
-        """Whether an answer of `tokens` fits in an empty worker."""
+        """Whether an answer of `tokens` fits in an empty worker that has all its memory."""
+        return self.facts.batch_bytes([tokens]) <= self.full_bytes
+
+    def fits_alone(self, tokens: int) -> bool:
+        """Whether an answer of `tokens` fits in an empty worker as it is now."""
         return self.facts.batch_bytes([tokens]) <= self.budget_bytes
+
+    def limit(self, budget_bytes: int, slots: int) -> None:
+        """Go on with so many bytes and rows. What is reserved stays, even if it is more."""
+        self.budget_bytes = min(budget_bytes, self.full_bytes)
+        self.slots = slots
 
     def usable_slots(self, reserve: Reserve) -> int:
         """Return how many rows there may be, of all lanes, where this much must stay free."""
@@ -63,7 +74,7 @@ class Ledger:
         """
         rows = len(self._rows) - len(self._rows.keys() & set(without))
         if not rows:
-            return self.could_ever_fit(tokens)
+            return self.fits_alone(tokens)
         return rows < self.usable_slots(reserve) and self.affords(tokens, reserve, without)
 
     def room_tokens(self, reserve: Reserve, below_tokens: int) -> int:
@@ -100,6 +111,7 @@ class Ledger:
 
     def copy(self) -> "Ledger":
         """Return a ledger of the same rows, to try something out on."""
-        other = Ledger(self.facts, self.budget_bytes, self.slots)
+        other = Ledger(self.facts, self.full_bytes, self.slots)
+        other.budget_bytes = self.budget_bytes
         other._rows = dict(self._rows)
         return other

@@ -60,7 +60,7 @@ def for_waiting(state: State, lane: Lane, now: float) -> Exchange | None:
         return None
     trial, reserve = state.ledger.copy(), state.reserve_above(lane)
     parked, starting, placed = list[Answer](), list[Answer](), list[Answer]()
-    for head in itertools.islice(lane.candidates(now), trial.slots):
+    for head in itertools.islice(filter(state.fits_now, lane.candidates(now)), trial.slots):
         if last_row.must_be_left(state, lane, head.key, now, len(placed)):
             continue
         needed = _needed_rows(trial, rows[len(parked) :], state.tokens_for(head), reserve)
@@ -112,6 +112,22 @@ def _room_for(state: State, stuck: Sequence[Answer], now: float) -> list[Answer]
         while answer not in victims and not trial.grow(answer.name, _needed_tokens(answer)) and rows:
             victims.append(rows.pop(0))
             trial.release(victims[-1].name)
+    return victims
+
+
+def for_shortage(state: State, now: float) -> list[Answer]:
+    """Return the rows to park because the budget has shrunk below what is reserved, no more than are needed.
+
+    What can't be parked keeps its row: then more stays reserved than the budget, and nothing starts.
+    """
+    if state.ledger is None or state.ledger.reserved_bytes <= state.ledger.budget_bytes:
+        return []
+    trial, victims = state.ledger.copy(), list[Answer]()
+    for row in _lowest_newest(state, now):
+        if trial.reserved_bytes <= trial.budget_bytes:
+            break
+        trial.release(row.name)
+        victims.append(row)
     return victims
 
 

@@ -10,6 +10,7 @@ from proxy.admission.lane import Lane
 from proxy.admission.ledger import NO_RESERVE, Ledger, Reserve
 from proxy.admission.shares import StepShares
 from proxy.admission.speeds import Speeds
+from proxy.admission.trials import Trials
 
 # What a row may emit between a decision here and the worker's hearing of it.
 MARGIN_TOKENS: Final = 32
@@ -32,6 +33,7 @@ class State:
     restarts: Restarts = field(default_factory=Restarts)
     calibration: Calibration = field(default_factory=Calibration)
     promises: Promises = field(default_factory=Promises)
+    trials: Trials = field(default_factory=Trials)
     shares: StepShares = field(default_factory=StepShares)
     keys_asked: OrderedDict[str, float] = field(default_factory=OrderedDict)
     house_ms: float = 0.0
@@ -46,15 +48,39 @@ class State:
         return sum(len(lane.running) for lane in self.lanes)
 
     @property
+    def holds_rows(self) -> bool:
+        """Whether the worker has rows: such as run, or such as it hasn't parked yet."""
+        return any(lane.running or lane.parking for lane in self.lanes)
+
+    @property
     def free_rows(self) -> int:
         return max(0, self.ledger.slots - self.running) if self.has_worker and self.ledger else 0
+
+    def waiting(self) -> list[Answer]:
+        """Return all who wait for a row: in their lanes, or for a trial."""
+        queued = [answer for lane in self.lanes for answer in lane.queued()]
+        return [*queued, *self.trials.waiting.values()]
 
     def could_ever_fit(self, tokens: int) -> bool:
         return self.ledger is None or self.ledger.could_ever_fit(tokens)
 
+    def fits_now(self, answer: Answer) -> bool:
+        """Whether an answer fits in an empty worker with the memory that there is now.
+
+        What doesn't waits for more memory, and holds nobody back meanwhile.
+        """
+        ledger = self.ledger
+        if ledger is None or ledger.budget_bytes == ledger.full_bytes:
+            return True
+        return ledger.fits_alone(self.tokens_for(answer))
+
     def tokens_for(self, answer: Answer) -> int:
         """Return the tokens to reserve for an answer if it started or grew now."""
         return self.lane_of[answer.name].overcommitted(answer, MARGIN_TOKENS)
+
+    def next_suspect(self) -> Answer | None:
+        """Return who is tried next; what doesn't fit in the memory that there is now waits for more."""
+        return next(filter(self.fits_now, self.trials.in_order()), None)
 
     def reserve_above(self, lane: Lane) -> Reserve:
         """Return what must stay free for the lanes above one when it starts something."""

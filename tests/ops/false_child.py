@@ -1,8 +1,8 @@
 """A stand-in for proxy and worker, run as a program: `false_child.py ROLE PORT FOLDER [--lifeline-fd N]`.
 
 It notes its pid in FOLDER, and on SIGTERM notes that it ended in order. The proxy answers /health/ready
-with 200, or 503 as long as a file `not-ready` lies in FOLDER; a role named by a file `ROLE-fails` says why
-and ends at once.
+with 200, or with 503 and the text of a file `not-ready` as long as that lies in FOLDER; a role named by a
+file `ROLE-fails` says why and ends at once.
 """
 
 import os
@@ -38,9 +38,11 @@ def main(role: str, port: str, folder: Path, lifeline_fd: int) -> int:
 def serve(port: int, folder: Path) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            ready = self.path == "/health/ready" and not (folder / "not-ready").exists()
+            not_ready = folder / "not-ready"
+            ready = self.path == "/health/ready" and not not_ready.exists()
             self.send_response(200 if ready else 503)
             self.end_headers()
+            self.wfile.write(b"" if ready else not_ready.read_bytes())
 
         def log_message(self, *_: object) -> None:
             pass

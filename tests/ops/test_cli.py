@@ -19,8 +19,26 @@ def run(*arguments: str) -> Any:
     return CliRunner().invoke(app, arguments)
 
 
+ORDERS = {
+    ("restart", "worker"): ("--drain", "--timeout"),
+    ("drain",): ("--off", "--timeout"),
+    ("stop",): ("--at-once",),
+    ("journal",): ("-n", "--json", "--stderr"),
+    ("quarantine", "list"): ("--json",),
+    ("quarantine", "clear"): ("--all", "FINGERPRINT"),
+}
+
+
+@pytest.mark.parametrize("words", ORDERS, ids=" ".join)
+def test_each_orders_help_says_its_options_and_whose_gateway_is_meant(words: tuple[str, ...]) -> None:
+    result = run(*words, "--help")
+    assert result.exit_code == 0
+    assert all(option in result.stdout for option in (*ORDERS[words], "--config", "--port"))
+
+
 def test_help_names_the_commands_and_hides_the_lifeline() -> None:
-    assert all(name in run("--help").stdout for name in ("up", "proxy", "worker", "keys", "--version"))
+    commands = ("up", "proxy", "worker", "fetch", "keys", "reload", *(words[0] for words in ORDERS))
+    assert all(f" {name} " in run("--help").stdout for name in (*commands, "--version"))
     help_text = run("worker", "--help").stdout
     assert "--model" in help_text
     assert "lifeline" not in help_text

@@ -24,6 +24,19 @@ def test_a_pipe_gets_a_line_at_the_start_and_one_every_two_seconds() -> None:
     assert out.getvalue().splitlines() == ["Downloading …", "Downloading: 45 of 93 MB, 2 s"]
 
 
+def test_a_note_says_how_far_it_is_in_a_pipe_and_on_a_terminal() -> None:
+    out, clock = StringIO(), FalseClock()
+    with Screen(Console(file=out), clock).step("Draining") as step:
+        step.tick(note="not shown")
+        clock.advance(2)
+        step.tick(note="2 answers live")
+    assert out.getvalue().splitlines() == ["Draining …", "Draining: 2 answers live, 2 s"]
+    live = StringIO()
+    with Screen(Console(file=live, force_terminal=True, width=80)).step("Draining") as step:
+        step.tick(note="[2] answers live")
+    assert "Draining: [2] answers live" in live.getvalue()
+
+
 def test_a_terminal_gets_a_tick_for_what_ended_well_and_none_for_what_failed() -> None:
     out = StringIO()
     screen = Screen(Console(file=out, force_terminal=True, width=80))

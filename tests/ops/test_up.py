@@ -1,5 +1,6 @@
 """`forebay up` with false children: ready is said, deaths are mended, and nothing outlives it."""
 
+import json
 import os
 import re
 import shlex
@@ -9,14 +10,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
 from ops.child import Child, ChildSpec, RestartDelay
+from ops.screen import Screen
+from ops.stop import Stop
 from ops.up import refuse_taken_port
 from ops.welcome import base_address, curl_line, kill_line
+from shared.clock import SystemClock
 from shared.config import Settings
 from shared.errors import SettingsError
 from shared.model_folder import ModelFolder
@@ -27,16 +33,19 @@ FALSE_CHILD = str(Path(__file__).with_name("false_child.py"))
 KEEP_UP = """
 import sys
 from pathlib import Path
+from ops.foreground_lock import held_by_us
 from ops.up import keep_up
 from shared.config import Settings
 from shared.model_folder import ModelFolder
+from shared.run_folder import RunFolder
 
 folder, port = Path(sys.argv[1]), sys.argv[2]
 model = ModelFolder(folder, "org/tiny", "llama", 32, 8, (2,), 7, "f")
 commands = {
     role: (sys.executable, sys.argv[3], role, port, str(folder)) for role in ("proxy", "worker")
 }
-sys.exit(keep_up(Settings.load(home=folder, port=int(port)), model, commands))
+with held_by_us(RunFolder(folder, int(port))):
+    sys.exit(keep_up(Settings.load(home=folder, port=int(port)), model, commands))
 """
 
 
@@ -169,6 +178,52 @@ def test_a_child_that_cannot_start_shows_its_last_words_and_exits_1(up: Up) -> N
     assert not up.any_lives()
 
 
+@pytest.mark.parametrize("detail", ["small/model.safetensors: it is cut off", "it doesn't fit in memory"])
+def test_a_model_that_cannot_be_loaded_at_the_first_start_is_said_once_and_exits_1(
+    up: Up, detail: str
+) -> None:
+    worker = {"last_death": "cannot_load", "last_death_detail": detail}
+    (up.folder / "not-ready").write_text(json.dumps({"worker": worker}))
+    up.start()
+    assert up.status() == 1
+    assert f"Forebay can't start; its worker says: {detail}\n" in up.said()
+    assert "tried again" not in up.said()
+    assert not up.any_lives()
+
+
+def test_another_death_while_it_starts_is_said_and_waited_for(up: Up) -> None:
+    worker = {"last_death": "memory", "last_death_detail": "exit status 1"}
+    (up.folder / "not-ready").write_text(json.dumps({"worker": worker}))
+    up.start()
+    eventually(lambda: "tried again: exit status 1" in up.said(), "it says that a worker died")
+    (up.folder / "not-ready").unlink()
+    eventually(lambda: "Ctrl-C ends Forebay" in up.said(), "it is ready")
+
+
+def stop(up: Up, *, at_once: bool) -> str:
+    settings = Settings.load(home=up.folder, port=up.port)
+    return Stop(settings, Screen(Console(file=StringIO())), SystemClock()).end(at_once=at_once)
+
+
+def test_forebay_stop_ends_it_in_order(up: Up) -> None:
+    up.start_until_ready()
+    assert up.process is not None
+    line = stop(up, at_once=False)
+    assert line == f"`forebay up` (process {up.process.pid}) is gone, and all it ran."
+    assert not up.any_lives()
+    assert up.status() == 0
+    assert (up.folder / "ended").read_text().split() == ["proxy", "worker"]
+    assert stop(up, at_once=False).startswith("Nothing runs")
+
+
+def test_forebay_stop_at_once_waits_for_no_drain(up: Up) -> None:
+    (up.folder / "proxy-lingers").touch()
+    up.start_until_ready()
+    stop(up, at_once=True)
+    assert up.status() == 0
+    assert not up.any_lives()
+
+
 def test_sigkill_of_up_leaves_nothing(up: Up) -> None:
     up.start_until_ready()
     up.signal(signal.SIGKILL)
@@ -239,3 +294,21 @@ def test_the_kill_line_means_this_forebays_worker_and_no_other() -> None:
     assert re.search(pattern, mine)
     assert not re.search(pattern, other)
     assert not re.search(pattern, kill_line(settings[0]))
+
+
+def test_a_log_that_grows_large_in_one_life_is_put_aside_and_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    child = Child(
+        ChildSpec("worker", (sys.executable, "-c", "import os; os.write(1, b'x' * 10_000_001)"), log)
+    )
+    child.start()
+    eventually(lambda: not child.running, "it has written and ended")
+    with log.open("ab") as still_open:
+        child.bound_log()
+        still_open.write(b"new words\n")
+    assert log.read_bytes() == b"new words\n"
+    assert log.with_name("worker.log.1").stat().st_size == 10_000_001
+    child.bound_log()
+    assert log.read_bytes() == b"new words\n"
+    assert child.last_lines(5) == ["new words"]
+    child.kill()

@@ -4,9 +4,10 @@ import structlog
 
 from proxy.admission.core import Admission
 from proxy.dispatch import Dispatcher
+from proxy.quarantine import refusal
 from shared.clock import FalseClock
 from shared.lane_settings import AdmissionSettings, LaneSettings
-from shared.messages import Finished, MemoryReading, Parked, PrefillShare, Progress, Step, StepRow
+from shared.messages import Exited, Finished, MemoryReading, Parked, PrefillShare, Progress, Step, StepRow
 from shared.metrics import Metrics
 from tests.proxy.small_worlds import hello, measured
 
@@ -33,6 +34,24 @@ TWO_LANES = (
 )
 
 
+class FalseQuarantine:
+    """Keeps what is added, in memory."""
+
+    def __init__(self):
+        self.added = {}
+
+    def refuse(self, fingerprints):
+        for fingerprint in fingerprints:
+            if fingerprint in self.added:
+                raise refusal("memory")
+
+    def add(self, fingerprint, **what):
+        self.added[fingerprint] = what
+
+    def entries(self):
+        return list(self.added)
+
+
 class World:
     """`lanes` are the lanes; `lane`'s settings are those of the only one, if there is only one."""
 
@@ -43,9 +62,11 @@ class World:
         self.link = FalseLink()
         self.clock = FalseClock()
         self.metrics = Metrics()
+        self.quarantine = FalseQuarantine()
         self.dispatcher = Dispatcher(
             self.link,
             Admission(lanes, AdmissionSettings()),
+            self.quarantine,
             resumes_max=resumes_max,
             metrics=self.metrics,
             stop_ids=STOP_IDS,
@@ -58,9 +79,12 @@ class World:
         self.dispatcher.worker_came(hello(epoch, **changes))
         self.link.ping += 1
 
-    def die(self, cause="crash"):
+    def die(self, cause="crash", rows=()):
+        """Let the worker die; `rows` are the ManifestRows of its last step."""
+        exited = Exited(self.link.epoch, cause, "", tuple(rows))
         self.link.epoch = None
         self.dispatcher.worker_went(cause)
+        self.dispatcher.worker_died(exited)
 
     def admit(self, request_id="r", lane=None, **request):
         settings = next(iter(self.lanes.values())) if lane is None else self.lanes[lane]
@@ -86,10 +110,12 @@ class World:
     def parked(self, sequence, attempt, index):
         self.dispatcher.parked(Parked(self.link.epoch, sequence, attempt, index))
 
-    def progress(self, *running, ping, kv_bytes=0):
+    def progress(self, *running, ping, kv_bytes=0, budget_bytes=1 << 40):
         memory = MemoryReading(0, 0, 0, 0)
         self.dispatcher.progressed(
-            Progress(self.link.epoch, 1, "decode", 1.0, ping, running, kv_bytes, memory)
+            Progress(
+                self.link.epoch, 1, "decode", 1.0, ping, running, kv_bytes, budget_bytes, 0, 0, False, memory
+            )
         )
 
 

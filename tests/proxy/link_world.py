@@ -41,6 +41,12 @@ class Heard:
     def worker_went(self, cause):
         self.words.append(("went", cause))
 
+    def worker_died(self, exited):
+        self.words.append(("died", exited.epoch, exited.cause))
+
+    def cautioned(self, care):
+        self.words.append(("care", care.rung, care.breaker))
+
     def worker_delayed(self, starts_at):
         self.words.append(("delayed", starts_at))
 

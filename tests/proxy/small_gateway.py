@@ -17,7 +17,7 @@ from proxy.keys import KEY_FILE_NAME, KeyFile
 from shared.channel import DealerChannel, RouterChannel
 from shared.codec import encode
 from shared.config import Settings
-from shared.messages import Exited, Starting
+from shared.messages import CALM, Exited, Starting
 from tests.proxy.false_worker import FalseWorker
 from tests.proxy.small_tokenizers import CHATML, byte_level, write_folder
 from tests.proxy.small_worlds import hello
@@ -143,7 +143,7 @@ class Gateway:
         """Let the next life begin and say Hello."""
         self._slots = slots
         epoch = 1 if not self.workers else self.worker.epoch + 1
-        self.supervisor.send(encode(Starting(epoch)))
+        self.supervisor.send(encode(Starting(epoch, CALM)))
         word = hello(epoch, slots, fingerprint=self.model.fingerprint, **changes)
         self.workers.append(FalseWorker(self._endpoint, word, self._answer, pause_at))
         await until(lambda: self.proxy.link.epoch == epoch)
@@ -154,7 +154,7 @@ class Gateway:
 
     async def kill_worker(self):
         await self.worker.die()
-        self.supervisor.send(encode(Exited(self.worker.epoch, "crash", "signal 9")))
+        self.supervisor.send(encode(Exited(self.worker.epoch, "crash", "signal 9", ())))
         await until(lambda: self.proxy.link.epoch is None)
 
     async def replace_worker(self, **changes):
@@ -176,7 +176,7 @@ class Gateway:
 
     def paused_at(self, index):
         """Tell whether all rows stand at this index, and every token before it has reached the proxy."""
-        running = [sequence for sequence in self.proxy.dispatcher._live.values() if sequence.running]
+        running = self.proxy.dispatcher._live.running()
         return self.worker.paused_at(index) and {len(each.emitted) for each in running} == {index}
 
     async def idle(self):

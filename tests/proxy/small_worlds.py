@@ -2,6 +2,7 @@
 
 from proxy.admission.answer import Newcomer
 from proxy.authenticate import ANONYMOUS
+from proxy.fingerprint import fingerprint
 from proxy.request import Cap, IdsPrompt, Measured, Parsed, Ticket
 from shared.lane_settings import INTERACTIVE
 from shared.messages import Hello
@@ -35,8 +36,10 @@ def hello(epoch=1, slots=4, budget_bytes=1 << 20, **changes):
     return Hello(epoch, "0", facts(**changes), budget_bytes, slots, 1.0, 20.0)
 
 
-def newcomer(name, key="", prompt_tokens=5, max_tokens=4, weight=1.0, deadline_s=30.0):
-    return Newcomer(name, key, weight, prompt_tokens, max_tokens, deadline_s)
+def newcomer(name, key="", prompt_tokens=5, max_tokens=4, weight=1.0, deadline_s=30.0, fingerprint=None):
+    """Return a newcomer that asks what nobody else asks, unless it is told otherwise."""
+    asks = f"what {name} asks" if fingerprint is None else fingerprint
+    return Newcomer(name, key, weight, prompt_tokens, max_tokens, deadline_s, asks)
 
 
 def ticket(lane=INTERACTIVE, caller=ANONYMOUS, context_tokens=1 << 20, max_tokens=None, deadline_s=None):
@@ -58,4 +61,6 @@ def measured(prompts=((5, 6, 7),), max_tokens=4, choices=1, seed=0, **ticket_fie
         stream=False,
         include_usage=False,
     )
-    return Measured(parsed, ticket(**ticket_fields), tuple(prompts), (max_tokens,) * len(prompts))
+    caps = (max_tokens,) * len(prompts)
+    prints = tuple(fingerprint(ids, max_tokens, parsed.sampling) for ids in prompts)
+    return Measured(parsed, ticket(**ticket_fields), tuple(prompts), caps, prints)

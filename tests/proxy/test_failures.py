@@ -148,7 +148,8 @@ def test_openais_client_tries_again_what_is_refused_for_now(monkeypatch):
         (web.HTTPRequestEntityTooLarge(max_size=5, actual_size=6), 413, "request_too_large"),
         (web.HTTPUnsupportedMediaType(), 415, "unsupported_media_type"),
         (web.HTTPBadRequest(), 400, None),
-        (web.HTTPExpectationFailed(), 417, None),
+        (web.HTTPExpectationFailed(), 417, "expectation_failed"),
+        (web.HTTPConflict(), 409, None),
     ],
 )
 def test_what_the_http_server_refuses_has_the_same_shape(error, status, code):

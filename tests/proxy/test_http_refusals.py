@@ -7,7 +7,7 @@ import pytest
 
 from shared.codec import encode
 from shared.limits import BODY_BYTES_MAX
-from shared.messages import BackingOff
+from shared.messages import CALM, BackingOff
 from tests.proxy.small_gateway import CHAT, COMPLETIONS, TEXT, chat, completion, gateway, request
 from tests.waiting import until
 
@@ -305,7 +305,7 @@ async def test_health_says_what_is_the_matter(empty):
     body = await looks(503, "restarting")
     assert (body["worker"]["deaths"], body["worker"]["last_death"]) == (1, "crash")
     assert (body["live"], body["queued"], body["reserved_bytes"]) == (1, 1, 0)
-    empty.supervisor.send(encode(BackingOff(empty.worker.epoch, 5.0)))
+    empty.supervisor.send(encode(BackingOff(empty.worker.epoch, 5.0, CALM)))
     await until(lambda: empty.proxy.link.state.retry_at is not None)
     assert 0 <= (await looks(503, "restarting"))["worker"]["starts_in_s"] <= 5
     await empty.start_worker()

@@ -9,10 +9,11 @@ import structlog
 from proxy import worker_link
 from proxy.worker_link import WorkerLink
 from shared.clock import FalseClock
-from shared.codec import encode
-from shared.messages import Cancel, Exited, Hello, Ping
+from shared.codec import decode, encode
+from shared.messages import CALM, Cancel, Exited, Hello, Ping, Restart, Starting, Stop
 from tests.proxy.link_world import STARTED_S, World
 from tests.proxy.small_worlds import FINGERPRINT, hello
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ async def test_pings_are_numbered_one_by_one_over_all_workers(world, monkeypatch
     async with running(world):
         world.worker_says(hello(1))
         first = [(await world.channel.sent.get())[1] for _ in range(3)]
-        world.supervisor_says(Exited(1, "crash", ""))
+        world.supervisor_says(Exited(1, "crash", "", ()))
         while not world.channel.sent.empty():
             first.append(world.channel.sent.get_nowait()[1])
         world.worker_says(hello(2))
@@ -109,6 +110,56 @@ async def test_frames_are_heard_from_the_channel(world):
         await came.wait()
     assert isinstance(world.link.state.hello, Hello)
     assert world.link.dropped_frames == 1
+
+
+async def test_an_order_goes_to_the_supervisor_before_what_waits_for_the_worker(world):
+    world.supervisor_says(Starting(1, CALM))
+    world.worker_says(hello(1))
+    world.link.send(Cancel(1, "a"))
+    assert world.link.restart_worker() == 1
+    async with running(world):
+        sent = [await world.channel.sent.get() for _ in range(3)]
+    assert sent[0] == (b"s-0", Restart(1))
+    assert [identity for identity, _ in sent[1:]] == [b"w-0-1", b"w-0-1"]
+
+
+@pytest.mark.parametrize("words", [[], [Starting(1, CALM)], [hello(1)]])
+def test_without_a_worker_and_a_supervisor_nothing_is_restarted(world, words):
+    for word in words:
+        (world.supervisor_says if isinstance(word, Starting) else world.worker_says)(word)
+    assert world.link.restart_worker() is None
+
+
+async def test_an_order_that_reaches_nobody_harms_nobody(world):
+    world.worker_says(hello(1))
+    world.link.stop_supervisor()
+    world.news()
+    sent = []
+
+    async def send(identity, frame):
+        sent.append((identity, decode(frame)))
+        return identity != b""
+
+    world.channel.send = send
+    async with running(world):
+        await until(lambda: len(sent) == 2)
+    assert sent == [(b"", Stop(1)), (b"w-0-1", Ping(1, world.link.ping))]
+    assert (world.news(), world.status) == ([], "ready")
+
+
+async def test_a_supervisor_is_told_to_stop_whether_a_worker_is_there_or_not(world):
+    world.supervisor_says(Starting(1, CALM))
+    world.link.stop_supervisor()
+    async with running(world):
+        assert await world.channel.sent.get() == (b"s-0", Stop(0))
+
+
+async def test_orders_go_to_the_supervisor_that_spoke_last(world):
+    for identity in (b"s-0", b"s-1"):
+        world.link.take(identity, encode(Starting(1, CALM)))
+    world.link.stop_supervisor()
+    async with running(world):
+        assert (await world.channel.sent.get())[0] == b"s-1"
 
 
 async def test_an_error_in_the_channel_ends_the_link(world):

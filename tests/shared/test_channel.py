@@ -191,6 +191,29 @@ async def test_a_peer_finds_the_router_that_comes_back(dealer, endpoint):
     second.close()
 
 
+async def test_what_was_sent_before_a_close_that_lingers_still_arrives(router, endpoint):
+    peer = DealerChannel(endpoint, b"w-0-1")
+    await meet(router, peer)
+    sent = [bytes([number]) * 100_000 for number in range(100)]
+    assert all(peer.send(frame) for frame in sent)
+    await asyncio.gather(
+        asyncio.to_thread(peer.close, linger_ms=20_000), *(expect(router, frame) for frame in sent)
+    )
+
+
+async def expect(router, frame):
+    assert await router.receive() == (b"w-0-1", frame)
+
+
+async def test_a_close_that_lingers_does_not_wait_for_a_router_that_is_gone(endpoint):
+    router = RouterChannel(endpoint)
+    peer = DealerChannel(endpoint, b"w-0-1")
+    await meet(router, peer)
+    router.close()
+    peer.send(b"for nobody")
+    await asyncio.wait_for(asyncio.to_thread(peer.close, linger_ms=50), timeout=20)
+
+
 def leave_a_file(endpoint):
     Path(endpoint.removeprefix("ipc://")).touch()
 

@@ -54,6 +54,7 @@ BOUNDED = {
     **{name: st.integers(0, 1 << 60) for name in ("kv_bytes_per_token", "fixed_bytes_per_row")},
     "window_tokens": st.integers(0, limits.CONTEXT_TOKENS_MAX),
     "window_bytes_per_token": st.integers(0, 1 << 60),
+    "rung": st.integers(0, limits.RUNG_MAX),
     "rank": st.integers(0, limits.LANES_MAX - 1),
     "quantum_ms": st.floats(0, limits.QUANTUM_MS_MAX, exclude_min=True),
     "tokens": st.integers(0, limits.CONTEXT_TOKENS_MAX),

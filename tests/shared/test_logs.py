@@ -1,6 +1,9 @@
 """Logs: one line an event, readable by machines when they ask, and no more than the level allows."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import structlog
@@ -84,3 +87,17 @@ def test_people_get_text_with_the_facts_beside_it(lines):
     assert "worker ready" in line
     assert "epoch=3" in line
     assert not line.startswith("{")
+
+
+def test_a_log_on_a_full_disk_costs_the_lines_and_not_the_process():
+    code = (
+        "from shared import logs; from shared.config import LogSettings\n"
+        "logs.configure(LogSettings()); log = logs.get('worker')\n"
+        "for number in range(10_000): log.info('lost', number=number)\n"
+        "print('alive')"
+    )
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            (sys.executable, "-c", code), stdout=subprocess.PIPE, stderr=full, text=True, check=False
+        )
+    assert result.stdout == "alive\n"

@@ -16,6 +16,16 @@ DECLARED = {
     "forebay_running": "gauge",
     "forebay_kv_reserved_bytes": "gauge",
     "forebay_kv_held_bytes": "gauge",
+    "forebay_kv_budget_bytes": "gauge",
+    "forebay_worker_footprint_bytes": "gauge",
+    "forebay_worker_deaths": "counter",
+    "forebay_rung": "gauge",
+    "forebay_breaker": "gauge",
+    "forebay_resumes": "counter",
+    "forebay_resume_seconds": "histogram",
+    "forebay_suspects": "gauge",
+    "forebay_quarantined": "gauge",
+    "forebay_connections_ended": "counter",
     "forebay_house_seconds": "gauge",
 }
 

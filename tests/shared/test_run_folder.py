@@ -8,7 +8,7 @@ import pytest
 
 from shared.errors import SettingsError
 from shared.limits import SOCKET_PATH_BYTES_MAX
-from shared.run_folder import RunFolder, RunLock
+from shared.run_folder import RunFolder, RunLock, SupervisorLock
 
 
 def test_the_folder_is_private_even_if_it_was_not(tmp_path):
@@ -55,6 +55,35 @@ def test_a_second_proxy_is_told_of_the_first(tmp_path):
             RunLock(RunFolder(tmp_path, 8000)).__enter__()
         with RunLock(RunFolder(tmp_path, 8001)):
             pass
+
+
+def test_a_supervisor_and_a_proxy_share_the_folder_but_no_two_supervisors(tmp_path):
+    folder = RunFolder(tmp_path, 8000)
+    with RunLock(folder) as held, SupervisorLock(folder):
+        held.folder.socket.touch()
+        with pytest.raises(SettingsError, match=r"another supervisor of a worker holds .*"):
+            SupervisorLock(RunFolder(tmp_path, 8000)).__enter__()
+        with SupervisorLock(RunFolder(tmp_path, 8001)):
+            pass
+    with SupervisorLock(folder):
+        pass
+
+
+def test_a_supervisor_that_leaves_takes_no_socket_away(tmp_path):
+    folder = RunFolder(tmp_path, 8000)
+    with RunLock(folder):
+        folder.socket.touch()
+        with SupervisorLock(folder):
+            pass
+        assert folder.socket.exists()
+
+
+def test_a_folder_that_takes_no_lock_is_refused_in_clear_words(tmp_path):
+    folder = RunFolder(tmp_path, 8000)
+    folder.create()
+    (folder.path / "worker.lock").mkdir()
+    with pytest.raises(SettingsError, match=r"worker.lock: Is a directory"):
+        SupervisorLock(folder).__enter__()
 
 
 def test_whoever_leaves_makes_room_and_takes_the_socket_away(tmp_path):

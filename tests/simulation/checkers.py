@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from proxy.admission.instructions import Instruction, Park, Start
-from shared.errors import Unavailable
+from shared.errors import Quarantined, Unavailable
 from shared.lane_settings import AdmissionSettings
 from shared.limits import PARKS_MAX
 from shared.model_facts import ModelFacts
@@ -20,6 +20,9 @@ _SHARE_WINDOW_S: Final = 60.0
 
 class Checkers:
     """Watches the proxy's side, and asserts. Its own books are made of events only.
+
+    An innocent is never quarantined, and no request kills the worker more than twice. While somebody is on
+    trial or waits for that, only this is asked for: that nobody runs beside who is on trial.
 
     Work is conserved, by this rule: while a worker is there, the answer that has waited longest in the
     highest lane that has any starts if there is a row for it and its bytes are free beside what is reserved,
@@ -53,6 +56,7 @@ class Checkers:
         self._waiting: list[dict[str, float]] = [{} for _ in self._lanes]
         self._running: dict[str, Request] = {}
         self._parking: dict[str, Request] = {}
+        self._parks: dict[str, int] = {}
         self._fresh: list[int] = [0] * len(self._lanes)
         self._fresh_by_key: dict[tuple[str, str], int] = {}
         self._last_start_at = [0.0] * len(self._lanes)
@@ -96,7 +100,9 @@ class Checkers:
             assert len(request.tokens) == min(request.length, request.max_tokens)
         if isinstance(request.refusal, Unavailable):
             assert 1 <= request.refusal.retry_after_s <= 60
-        if request.refusal is not None and not request.interruptions:
+        if isinstance(request.refusal, Quarantined):
+            assert request.kills_at is not None, f"{request.name} is innocent"
+        elif request.refusal is not None and not request.interruptions:
             assert not request.tokens, f"{request.name} was refused after it had started"
 
     def decided(self, instructions: Sequence[Instruction]) -> None:
@@ -110,6 +116,7 @@ class Checkers:
         self._check_books()
         self._check_bytes()
         if self._front.has_worker:
+            self._check_trial()
             self._check_order(started)
             self._check_work_conserved(started)
 
@@ -136,8 +143,18 @@ class Checkers:
     def _check_reserve(self, request: Request, rank: int) -> None:
         """A start leaves free what lanes above have reserved of the rows; one row there may always be."""
         state = self._admission.state
-        usable = max(1, self._slots - state.reserve_above(state.lanes[rank]).slots)
+        usable = max(1, self._rows_allowed - state.reserve_above(state.lanes[rank]).slots)
         assert len(self._running) <= usable, f"{request.name} takes a row that is reserved"
+
+    @property
+    def _rows_allowed(self) -> int:
+        """How many rows there may be now: fewer after deaths for want of memory."""
+        ledger = self._admission.state.ledger
+        return self._slots if ledger is None else min(self._slots, ledger.slots)
+
+    def _check_trial(self) -> None:
+        tried = self._admission.state.trials.on_trial
+        assert tried is None or set(self._running) <= {tried.name}, "somebody runs beside who is on trial"
 
     def _check_deadline(self, request: Request) -> None:
         """The first of a request's answers starts within its deadline, counted from where it was measured."""
@@ -148,8 +165,10 @@ class Checkers:
 
     def _given_up(self, request: Request) -> None:
         """Take note of a park: from here on the row is free for others, and its answer waits nowhere."""
-        assert self._front.lanes[request.lane].parkable, f"{request.name} may not be parked"
-        assert request.parks <= PARKS_MAX, f"{request.name} is parked too often"
+        if self._admission.state.trials.on_trial is None:
+            assert self._front.lanes[request.lane].parkable, f"{request.name} may not be parked"
+            self._parks[request.name] = self._parks.get(request.name, 0) + 1
+            assert self._parks[request.name] <= PARKS_MAX, f"{request.name} is parked too often"
         self._parking[request.name] = request
 
     def _count_fresh(self, request: Request, change: int) -> None:
@@ -192,7 +211,14 @@ class Checkers:
         rank = next((rank for rank, waiting in enumerate(self._waiting) if waiting), None)
         if rank is None:
             return
-        assert self._running, "a worker idles while somebody waits"
+        state = self._admission.state
+        if state.trials.waiting or state.trials.on_trial or state.ledger is None:
+            return
+        waits = [self._front.live[name] for waiting in self._waiting for name in waiting]
+        fits = [each for each in waits if state.ledger.fits_alone(each.prompt_tokens + each.max_tokens)]
+        assert self._running or not fits, "a worker idles while somebody waits"
+        if not self._running:
+            return
         if self._went_first or self._has_aged(rank) or any(map(self._may_go_first, self._lower_ranks)):
             return
         waiting, lower = self._waiting[rank], [each.name for each in started if self._ranks[each.lane] > rank]
@@ -216,11 +242,12 @@ class Checkers:
         assert state.ledger is not None
         rows = [name for name in self._running if name not in without]
         if not rows:
-            return True
+            return state.ledger.fits_alone(request.prompt_tokens + request.max_tokens)
         reserve = state.reserve_above(state.lanes[rank])
         lengths = [state.ledger.tokens_of(name) for name in rows]
         taken = self._facts.batch_bytes([request.prompt_tokens + request.max_tokens, *lengths])
-        return len(rows) + reserve.slots < self._slots and taken + reserve.kv_bytes <= self._budget_bytes
+        has_row = len(rows) + reserve.slots < self._rows_allowed
+        return has_row and taken + reserve.kv_bytes <= state.ledger.budget_bytes
 
     def _has_aged(self, rank: int) -> bool:
         """Whether a lane's first may hold back the others of its lane."""

@@ -75,6 +75,18 @@ class Device:
         return report
 
     @property
+    def has_turn(self) -> bool:
+        """Whether a turn has begun, ever."""
+        return self._plan is not None
+
+    @property
+    def manifest(self) -> dict[str, int]:
+        """Who is in the turn under way, and the index of the token that each is to get next."""
+        assert self._plan is not None
+        chunks = [chunk.sequence for chunk in self._plan.chunks]
+        return {sequence.name: sequence.settled for sequence in (*chunks, *self._plan.rows)}
+
+    @property
     def waits(self) -> bool:
         """Whether something was said that no turn has taken in."""
         return bool(self._inbox)

@@ -8,7 +8,7 @@ from proxy.admission.answer import Newcomer
 from proxy.admission.charging import Share
 from proxy.admission.core import Admission
 from proxy.admission.instructions import Instruction, Park, Start
-from shared.errors import Refusal, WorkerCrashed
+from shared.errors import Quarantined, Refusal, WorkerCrashed
 from shared.lane_settings import AdmissionSettings, LaneSettings
 from shared.limits import RESUMES_MAX
 from shared.messages import Cancel, Submit
@@ -58,6 +58,7 @@ class Front:
         self.prefilled_tokens = 0
         self.recomputed_tokens = 0
         self.served_ms: dict[str, float] = {}
+        self.quarantined: set[str] = set()
 
     # --- clients ------------------------------------------------------------------------------------------
 
@@ -70,6 +71,7 @@ class Front:
             for watcher in self.watchers:
                 watcher.offered(request)
         try:
+            self._refuse_quarantined(requests)
             announcement = self.admission.announced(
                 first.lane, first.key, len(requests), first.deadline_s, now
             )
@@ -103,6 +105,10 @@ class Front:
                 watcher.queued(request)
         self.decide()
 
+    def _refuse_quarantined(self, requests: Sequence[Request]) -> None:
+        if any(request.asks in self.quarantined for request in requests if request.asks):
+            raise Quarantined("it killed the worker before")
+
     def _refuse_all(self, requests: Sequence[Request], refusal: Refusal) -> None:
         for request in requests:
             request.refusal = refusal
@@ -127,12 +133,13 @@ class Front:
         self.admission.worker_came(facts, budget_bytes, slots, self._clock.now)
         self.decide()
 
-    def worker_went(self) -> None:
+    def worker_went(self, *, planned: bool = False) -> None:
+        """Put back what ran; unless it was on purpose, what was interrupted too often ends."""
         self.has_worker = False
         self.admission.worker_went(self._clock.now)
         going_on = []
         for request in [each for each in self.live.values() if each.running]:
-            request.interruptions += 1
+            request.interruptions += not planned
             if request.interruptions > RESUMES_MAX:
                 request.refusal = WorkerCrashed("lost too often", retry_after_s=_RESTART_RETRY_S)
                 self.admission.ended(request.name, completed=False)
@@ -142,6 +149,18 @@ class Front:
         self.admission.interrupted([request.name for request in going_on], self._clock.now)
         for request in going_on:
             self._put_back(request)
+        self.decide()
+
+    def worker_died(self, places: dict[str, int]) -> None:
+        """Judge a death by who was in the worker's last step; end whoever asks what the guilty one asked."""
+        known = {name: place for name, place in places.items() if name in self.live}
+        guilty = self.admission.died(known, self._clock.now)
+        if guilty is not None:
+            self.quarantined.add(guilty)
+            for request in [each for each in self.live.values() if (each.asks or each.name) == guilty]:
+                request.refusal = Quarantined("it killed the worker when it ran alone")
+                self.admission.ended(request.name, completed=False)
+                self._end(request)
         self.decide()
 
     def heard(self, report: Report) -> None:
@@ -265,4 +284,5 @@ def _newcomer(request: Request) -> Newcomer:
         request.prompt_tokens,
         request.max_tokens,
         request.deadline_s,
+        request.asks or request.name,
     )

@@ -11,7 +11,8 @@ class Request:
     """One answer is asked for: it will have `length` tokens, of which only the false model knows.
 
     `finished` is called once, at its end, whatever that is. `beside` are all answers of the one HTTP request.
-    `running` says whether the worker may hold it: also while it is being parked.
+    `running` says whether the worker may hold it: also while it is being parked. One with `kills_at` kills
+    the worker when that token is to be made; those of one `asks` ask the same.
     """
 
     name: str
@@ -24,6 +25,8 @@ class Request:
     key: str = ""
     weight: float = 1.0
     finished: Callable[["Request"], None] | None = None
+    asks: str = ""
+    kills_at: int | None = None
 
     beside: Sequence["Request"] = ()
     came_at: float = 0.0

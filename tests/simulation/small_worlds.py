@@ -1,4 +1,4 @@
-"""Small worlds made of a seed: any lanes, any budget, impatient clients, deaths. For the checkers."""
+"""Small worlds made of a seed: any lanes, any budget, impatient clients, deaths, short memory."""
 
 from random import Random
 from typing import Final
@@ -9,11 +9,13 @@ from tests.simulation.costs import Costs, SummedFacts, facts
 from tests.simulation.loads import Asker, Lengths
 from tests.simulation.request import Request
 from tests.simulation.scenarios import disturb
+from tests.simulation.troubles import trouble
 from tests.simulation.world import World
 
 _MEASURING_S: Final = (0.0, 0.0, 0.01, 0.3)
 _ANSWERS: Final = (1, 1, 1, 2, 4)
 _DEATHS_MEAN_S: Final = (20.0, 60.0, 1e6)
+_TROUBLED_SHARE: Final = 0.5
 
 
 def small_world(seed: int, seconds: float) -> World:
@@ -37,6 +39,8 @@ def small_world(seed: int, seconds: float) -> World:
         )
         _ask(world, asker, random, seconds, a_second=random.choice((0.2, 1.0, 5.0)))
     disturb(world, seed, seconds, random.choice(_DEATHS_MEAN_S))
+    if random.random() < _TROUBLED_SHARE:
+        trouble(world, seed, seconds)
     world.run(seconds)
     world.close(lanes[0].name)
     return world

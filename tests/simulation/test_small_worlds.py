@@ -26,3 +26,10 @@ def test_one_seed_makes_one_world():
     assert [(each.name, each.ended_at, each.parks) for each in first] == [
         (each.name, each.ended_at, each.parks) for each in second
     ]
+
+
+def test_no_killer_kills_more_than_twice_and_most_are_found_out():
+    """Those that never got as far as their place, or whose client was told to come back too late, are not."""
+    killed = [deaths for seed in range(60) for deaths in small_world(seed, SECONDS).deaths_of.values()]
+    assert max(killed) == 2
+    assert killed.count(2) > 10

@@ -1,5 +1,6 @@
 """A proxy, a worker that may die, and nothing between them but time."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from random import Random
@@ -17,7 +18,8 @@ from tests.simulation.request import Request
 
 _TICK_S: Final = 0.5
 _DRAIN_S: Final = 20_000
-_MEASURING_S_MAX: Final = 1.0
+_CALM_S: Final = 60.0
+_POISONED_RESTART_S: Final = 3.0
 
 
 class World:
@@ -41,6 +43,7 @@ class World:
         )
         self.front.watchers.append(self.checkers)
         self.deaths = 0
+        self.deaths_of: Counter[str] = Counter()
         self._device: Device | None = None
         self._turning = False
         self._start_worker()
@@ -51,7 +54,9 @@ class World:
 
     def close(self, lane: str) -> None:
         """Let all that is live end, and check that nothing is held; then 20 tokens must be to be had."""
-        self.run(_MEASURING_S_MAX)
+        self.front.admission.cautioned(0, one_at_a_time=False)
+        self.squeeze(1.0)
+        self.run(_CALM_S)
         for _ in range(_DRAIN_S):
             if not self.front.live:
                 break
@@ -81,14 +86,38 @@ class World:
         self.clock.at(when, die)
 
     def kill(self, restart_s: float) -> None:
-        """Let the worker die in the middle of what it does, and another one come."""
-        if self._device is None:
+        """Let somebody kill the worker in the middle of what it does, and another one come."""
+        self._end_worker(restart_s, blamed=False)
+
+    def replace(self, restart_s: float) -> None:
+        """Replace the worker on purpose."""
+        self._end_worker(restart_s, blamed=False, planned=True)
+
+    def squeeze(self, share: float) -> None:
+        """Let memory be short, until it is squeezed to another share of the budget."""
+        self.front.admission.squeezed(int(share * self.budget_bytes))
+
+    def _end_worker(self, restart_s: float, *, blamed: bool, planned: bool = False) -> None:
+        device, self._device = self._device, None
+        if device is None:
             return
-        self.deaths += 1
-        self._device = None
+        self.deaths += not planned
+        places = device.manifest if self._turning and device.has_turn else {}
         self._turning = False
-        self.front.worker_went()
+        self.front.worker_went(planned=planned)
+        if not planned:
+            self.front.worker_died(places if blamed else {})
         self.clock.after(restart_s, self._start_worker)
+
+    def _die_of(self, device: Device) -> bool:
+        """Let the worker die if one that kills is in the turn, at its place."""
+        for name, place in device.manifest.items():
+            request = self.front.live.get(name)
+            if request is not None and request.kills_at == place:
+                self.deaths_of[request.asks] += 1
+                self._end_worker(_POISONED_RESTART_S, blamed=True)
+                return True
+        return False
 
     def _start_worker(self) -> None:
         self._device = Device(self.costs)
@@ -109,6 +138,8 @@ class World:
 
     def _turned(self, device: Device) -> None:
         if device is not self._device:
+            return
+        if self._die_of(device):
             return
         report = device.end()
         self._turning = True

@@ -295,3 +295,59 @@ def test_a_plain_family_made_to_run_one_row_at_a_time_does() -> None:
     bench.run()
     for length in (300, 2):
         alone("llama", length, 0).assert_same(bench.answers[str(length)])
+
+
+# --- what is held -----------------------------------------------------------------------------------------
+
+
+def test_arrays_of_the_batch_and_of_a_prompt_on_its_way_are_counted() -> None:
+    """Keys and values of each layer: once for the batch, and once for the prompt."""
+    loaded = tiny("llama")
+    assert loaded.shapes is not None
+    each = 2 * len(loaded.shapes)
+    bench = Workbench(loaded, slots=4)
+    assert bench.engine.arrays == each
+    bench.submit("a", prompt_of(300, 0), 2)
+    bench.turn()
+    bench.turn()
+    assert bench.engine.arrays == 2 * each
+    bench.run()
+    assert bench.engine.arrays == each
+
+
+@pytest.mark.parametrize("family", ["mamba2", "gemma3_text", "qwen3_5"])
+def test_arrays_of_other_kinds_of_caches_are_counted_too(family: str) -> None:
+    loaded = tiny(family)
+    bench = Workbench(loaded)
+    assert bench.engine.arrays == 0
+    bench.submit("a", prompt_of(45, 0), 9)
+    for _ in range(4):
+        bench.turn()
+    assert bench.engine.arrays >= len(loaded.new_caches(1))
+    bench.run()
+    assert bench.engine.arrays == 0
+
+
+def test_a_lower_limit_takes_back_room_that_was_kept_for_later() -> None:
+    bench = Workbench(tiny("llama"), slots=8)
+    for number in range(3):
+        bench.submit(str(number), prompt_of(10, number % 2), 2 if number else TOKENS_MAX)
+    for _ in range(10):
+        bench.turn()
+    kept_bytes = bench.engine.kv_bytes
+    assert kept_bytes > bench.predicted_bytes
+    bench.engine.limit_bytes(0)
+    bench.turn()
+    assert bench.engine.kv_bytes <= bench.predicted_bytes
+    bench.run()
+
+
+def test_the_manifest_of_real_steps_ends_empty() -> None:
+    bench = Workbench(tiny("llama"), slots=3)
+    for length in (45, 1, 17):
+        bench.submit(str(length), prompt_of(length, 0), TOKENS_MAX)
+    bench.run()
+    bench.turn()
+    named = {row.sequence for rows in bench.manifest for row in rows}
+    assert named == {"45", "1", "17"}
+    assert bench.manifest[-1] == []

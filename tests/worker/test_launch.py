@@ -21,6 +21,7 @@ SPEC = LaunchSpec(
     name="demo",
     progress_fd=7,
     lifeline_fd=8,
+    manifest_fd=9,
     settings=WorkerSettings(slots=3, context_tokens=None, hang_floor_s=0.5),
     log=LogSettings(format="json"),
 )
@@ -30,7 +31,9 @@ def test_a_spec_survives_its_json() -> None:
     assert LaunchSpec.from_json(SPEC.to_json()) == SPEC
 
 
-@pytest.mark.parametrize("change", [{"epoch": "late"}, {"progress_fd": None}, {"surprise": 1}])
+@pytest.mark.parametrize(
+    "change", [{"epoch": "late"}, {"progress_fd": None}, {"manifest_fd": "x"}, {"surprise": 1}]
+)
 def test_a_spec_that_is_wrong_is_a_value_error(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="LaunchSpec"):
         LaunchSpec.from_json(json.dumps({**json.loads(SPEC.to_json()), **change}))

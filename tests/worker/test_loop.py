@@ -101,7 +101,20 @@ def test_progress_names_what_runs_and_echoes_the_last_ping(met: Turned) -> None:
     met.turn(Ping(EPOCH, 41), submit("a"), submit("b", range(20)), submit("c"), after_s=PROGRESS_INTERVAL_S)
     [progress] = met.channel.of(Progress)
     assert progress == met.reports[-1]
-    assert progress == Progress(EPOCH, 0, "prefill", 20.0, 41, ("a", "b", "c"), KV_BYTES, MEMORY)
+    assert progress == Progress(
+        epoch=EPOCH,
+        step=0,
+        phase="prefill",
+        expected_ms=20.0,
+        ping=41,
+        running=("a", "b", "c"),
+        kv_bytes=KV_BYTES,
+        budget_bytes=HELLO.budget_bytes,
+        tokens=0,
+        answers=0,
+        wants_recycle=False,
+        memory=MEMORY,
+    )
 
 
 def test_progress_says_what_the_turn_is_about_before_it_is_done(met: Turned) -> None:
@@ -187,6 +200,41 @@ def test_frames_that_are_no_words_of_this_life_are_counted_and_dropped(met: Turn
     assert met.reports[-1].running == ("a",)
 
 
+def test_tokens_and_answers_are_counted_and_a_stop_token_is_no_token(met: Turned) -> None:
+    stops = Submit(EPOCH, "stops", 1, (1,), (), 9, (7,), Sampling(), 0, QUANTUM_MS)
+    cancelled = submit("cancelled", max_tokens=50)
+    met.turn(submit("a", max_tokens=3), stops, times=6)
+    assert (met.reports[-1].tokens, met.reports[-1].answers) == (3, 2)
+    met.turn(cancelled, times=2)
+    met.turn(Cancel(EPOCH, "cancelled"), times=3)
+    assert (met.reports[-1].tokens, met.reports[-1].answers) == (4, 2)
+
+
+# --- the planned end --------------------------------------------------------------------------------------
+
+
+def test_asked_to_end_the_loop_reads_what_is_under_way_and_sends_it(met: Turned) -> None:
+    met.turn(submit("a", max_tokens=50), times=3)
+    assert met.engine.under_way == 1
+    told = len(met.channel.of(Step))
+    met.loop.run(lambda: True)
+    assert met.engine.under_way == 0
+    assert len(met.channel.of(Step)) == told + 1
+    assert met.reports[-1].running == ("a",), "nothing is cancelled: it goes on in the next life"
+
+
+def test_asked_to_end_in_the_middle_of_a_turn_the_loop_launches_nothing_more(met: Turned) -> None:
+    met.turn(submit("a", max_tokens=50))
+    asked: list[bool] = []
+
+    def ask_after_one_turn() -> bool:
+        asked.append(len(asked) > 0)
+        return asked[-1]
+
+    met.loop.run(ask_after_one_turn)
+    assert met.engine.calls == ["launch", "launch", "read", "read"]
+
+
 # --- when to sleep ----------------------------------------------------------------------------------------
 
 
@@ -216,7 +264,7 @@ def test_an_exception_of_the_engine_ends_the_loop(met: Turned) -> None:
     met.engine.problem = RuntimeError("the device is gone")
     met.channel.say(submit("a"))
     with pytest.raises(RuntimeError, match="the device is gone"):
-        met.loop.run()
+        met.loop.run(lambda: False)
 
 
 def test_a_steps_tokens_are_sent_before_the_next_prefill_begins(met: Turned) -> None:

@@ -32,18 +32,18 @@ CUDA: Final[dict[str, str | int]] = {
 
 def test_a_mac_says_what_it_can_hold_without_swapping() -> None:
     report = report_of(M3_MAX, system_bytes=64 * GIB)
-    assert report == DeviceReport("Apple M3 Max", 48 * GIB, 64 * GIB)
+    assert report == DeviceReport("Apple M3 Max", 48 * GIB, 64 * GIB, 499_000, shares_memory=True)
     assert report.usable_bytes == 48 * GIB
 
 
 def test_a_card_that_names_no_working_set_is_used_up_to_its_memory() -> None:
     report = report_of(CUDA, system_bytes=512 * GIB)
-    assert report == DeviceReport("NVIDIA L4", 0, 24 * GIB)
+    assert report == DeviceReport("NVIDIA L4", 0, 24 * GIB, 0, shares_memory=False)
     assert report.usable_bytes == 24 * GIB
 
 
 def test_a_cpu_has_the_machines_memory() -> None:
-    assert report_of({}, system_bytes=16 * GIB) == DeviceReport("cpu", 0, 16 * GIB)
+    assert report_of({}, system_bytes=16 * GIB) == DeviceReport("cpu", 0, 16 * GIB, 0, shares_memory=True)
 
 
 def test_this_machines_own_report_names_a_usable_amount() -> None:

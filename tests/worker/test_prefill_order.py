@@ -167,3 +167,19 @@ def test_when_nobody_prefills_nothing_is_owed_any_more() -> None:
         line.turn()
     assert line.order.chunks([], decoding=4, now=0.0) == []
     assert turns_until_served(line, 1) == 21
+
+
+@settings(max_examples=60, deadline=None)
+@given(high=lengths, low=lengths, quanta_ms=st.tuples(quanta, quanta), fixed_ms=st.floats(0, 50))
+def test_a_share_of_all_quanta_cuts_what_quanta_of_that_size_cut(
+    high: list[int], low: list[int], quanta_ms: tuple[float, float], fixed_ms: float
+) -> None:
+    shared = Line([list(high), list(low)], list(quanta_ms), fixed_ms)
+    shared.order.quantum_share = 0.5
+    smaller = Line([list(high), list(low)], [0.5 * each for each in quanta_ms], fixed_ms)
+    for _ in range(60):
+        assert [cut_of(chunk) for chunk in shared.turn()] == [cut_of(chunk) for chunk in smaller.turn()]
+
+
+def cut_of(chunk: Chunk) -> tuple[int, int, int]:
+    return chunk.sequence.rank, chunk.start, chunk.tokens

@@ -24,6 +24,9 @@ reports = st.builds(
     ping=naturals,
     running=st.just(()),
     kv_bytes=naturals,
+    budget_bytes=naturals,
+    tokens=naturals,
+    answers=naturals,
     memory=st.builds(MemoryReading, naturals, naturals, naturals, naturals),
 )
 # Bytes at random, and frames that are well made around a payload that isn't.
@@ -34,7 +37,20 @@ garbage = st.one_of(
 
 
 def progress(step: int, running: tuple[str, ...] = ()) -> Progress:
-    return Progress(HUGE, step, "decode", 12.5, HUGE, running, HUGE, MemoryReading(HUGE, HUGE, HUGE, HUGE))
+    return Progress(
+        HUGE,
+        step,
+        "decode",
+        12.5,
+        HUGE,
+        running,
+        HUGE,
+        HUGE,
+        HUGE,
+        HUGE,
+        True,
+        MemoryReading(HUGE, HUGE, HUGE, HUGE),
+    )
 
 
 @pytest.fixture
@@ -53,6 +69,7 @@ def frames(*messages: Progress) -> bytes:
     writer = ProgressWriter(write)
     for message in messages:
         writer.write(message)
+    assert writer.dropped == 0
     data = os.read(read, 1 << 16)
     os.close(read)
     os.close(write)

@@ -5,106 +5,31 @@ import signal
 import pytest
 
 from shared.config import WorkerSettings
-from shared.messages import BackingOff, Exited, MemoryReading, Phase, Progress, Starting
-from worker.launch import EXIT_CANNOT_LOAD, EXIT_LOOP_EXCEPTION, EXIT_PLANNED
-from worker.restart import (
-    KILL_AGAIN_S,
-    STOP_GRACE_S,
-    Instruction,
-    Kill,
-    ProcessExited,
-    Progressed,
-    Quit,
-    RestartPolicy,
-    Spawn,
-    SpawnFailed,
-    Started,
-    StopAsked,
-    Tell,
-    Terminate,
-    Ticked,
-    backoff_s,
-)
-
-FIRST = 1000
-SETTINGS = WorkerSettings(hang_floor_s=5, load_deadline_s=60)
-
-
-class Bench:
-    """A policy and a clock that a test moves; ticks come every quarter second, as the real ones do."""
-
-    def __init__(self) -> None:
-        self.policy = RestartPolicy(SETTINGS, first_epoch=FIRST, jitter=lambda: 0.0)
-        self.now = 0.0
-        self.epoch = FIRST
-        self.said: list[Instruction] = self.policy.handle(Started(0.0))
-
-    def take(self, instructions: list[Instruction]) -> list[Instruction]:
-        self.epoch = max([self.epoch, *(it.epoch for it in instructions if isinstance(it, Spawn))])
-        return [it for it in instructions if not (isinstance(it, Tell) and it.again)]
-
-    def report(self, step: int, phase: Phase = "decode", expected_ms: float = 50.0) -> None:
-        message = Progress(self.epoch, step, phase, expected_ms, 0, (), 0, MemoryReading(0, 0, 0, 0))
-        assert self.policy.handle(Progressed(message, self.now)) == []
-
-    def wait(self, seconds: float) -> list[Instruction]:
-        """Let time pass; return what was ordered meanwhile, without repetitions."""
-        said: list[Instruction] = []
-        for _ in range(round(seconds * 4)):
-            self.now += 0.25
-            said += self.take(self.policy.handle(Ticked(self.now)))
-        return said
-
-    def sleep(self, seconds: float) -> list[Instruction]:
-        """Let the supervisor itself be held up, so that its next tick is late."""
-        self.now += seconds
-        return self.take(self.policy.handle(Ticked(self.now)))
-
-    def exit(self, status: int, stderr_tail: str = "") -> list[Instruction]:
-        return self.take(self.policy.handle(ProcessExited(status, stderr_tail, self.now)))
-
-    def stop(self, *, at_once: bool = False) -> list[Instruction]:
-        return self.take(self.policy.handle(StopAsked(self.now, at_once)))
-
-    def die(self) -> float:
-        """Let the worker crash; return the delay until the next one was spawned, and let it pass."""
-        said = self.exit(1)
-        waits = [
-            it.message.delay_s for it in said if isinstance(it, Tell) and isinstance(it.message, BackingOff)
-        ]
-        if not waits:
-            assert Spawn(self.epoch) in said
-            return 0.0
-        assert self.wait(waits[0] - 0.25) == []
-        assert Spawn(self.epoch + 1) in self.wait(0.5)
-        return waits[0]
+from shared.messages import CALM, BackingOff, Exited, Starting
+from tests.worker.policy_bench import FIRST, Bench, cause_of
+from worker.restart import KILL_AGAIN_S, STOP_GRACE_S, backoff_s
+from worker.supervision import Instruction, Kill, Quit, Spawn, SpawnFailed, Tell, Terminate, Ticked
 
 
 @pytest.fixture
 def bench() -> Bench:
-    return Bench()
-
-
-def cause_of(instructions: list[Instruction]) -> tuple[str, str]:
-    told = [it.message for it in instructions if isinstance(it, Tell)]
-    exited = next(message for message in told if isinstance(message, Exited))
-    return exited.cause, exited.detail
+    return Bench(WorkerSettings(hang_floor_s=5, load_deadline_s=60, restarts_max=100))
 
 
 # --- the first life, and the next ---------------------------------------------------------------------------
 
 
 def test_a_worker_is_started_at_once(bench: Bench) -> None:
-    assert bench.said == [Spawn(FIRST), Tell(Starting(FIRST))]
+    assert bench.said == [Spawn(FIRST), Tell(Starting(FIRST, CALM))]
 
 
 def test_the_first_death_is_followed_by_the_next_life_at_once(bench: Bench) -> None:
     bench.report(1)
     said = bench.exit(1, "Traceback\nValueError: no\n")
     assert said == [
-        Tell(Exited(FIRST, "crash", "exit status 1: ValueError: no")),
+        Tell(Exited(FIRST, "crash", "exit status 1: ValueError: no", ())),
         Spawn(FIRST + 1),
-        Tell(Starting(FIRST + 1)),
+        Tell(Starting(FIRST + 1, CALM)),
     ]
 
 
@@ -135,64 +60,11 @@ def test_less_than_two_healthy_minutes_forget_nothing(bench: Bench) -> None:
 
 
 def test_a_process_that_cannot_be_started_backs_off_like_a_death(bench: Bench) -> None:
-    said = bench.take(bench.policy.handle(SpawnFailed("Too many open files", 0.0)))
+    said = bench.order(SpawnFailed("Too many open files", 0.0))
     assert cause_of(said) == ("crash", "could not be started: Too many open files")
     assert Spawn(FIRST + 1) in said
-    said = bench.take(bench.policy.handle(SpawnFailed("Too many open files", 0.0)))
-    assert Tell(BackingOff(FIRST + 1, 1.0)) in said
-
-
-# --- causes -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("status", "stderr", "cause", "words"),
-    [
-        (-signal.SIGABRT, "x: kIOGPUCommandBufferCallbackErrorOutOfMemory\n", "memory", "OutOfMemory"),
-        (-signal.SIGABRT, "[metal::malloc] Resource limit (499000)\n\nThread 1:\n", "memory", "499000"),
-        (-signal.SIGABRT, "Assertion failed: ok\n", "memory", "presumably"),
-        (-signal.SIGSEGV, "", "memory", "SIGSEGV, which the supervisor did not send, presumably"),
-        (-signal.SIGKILL, "", "memory", "SIGKILL, which the supervisor did not send, presumably"),
-        (-signal.SIGBUS, "", "crash", "SIGBUS"),
-        (-signal.SIGTERM, "bye\n", "crash", "SIGTERM, which the supervisor did not send: bye"),
-        (-signal.SIGBUS, "terminate: std::bad_alloc\n", "memory", "bad_alloc"),
-        (-99, "", "crash", "signal 99"),
-        (1, "MemoryError\n", "memory", "exit status 1: MemoryError"),
-        (0, "", "crash", "exit status 0"),
-        (EXIT_LOOP_EXCEPTION, "KeyError: 'x'\n", "loop_exception", "exit status 70: KeyError: 'x'"),
-        (EXIT_LOOP_EXCEPTION, "RuntimeError: [malloc] Unable to allocate 9 bytes.\n", "memory", "Unable to"),
-        (EXIT_PLANNED, "out of memory\n", "planned", "recycle"),
-        (EXIT_CANNOT_LOAD, "loading\n/models/x: no file\n\n", "cannot_load", "/models/x: no file"),
-        (EXIT_CANNOT_LOAD, "", "cannot_load", "can't be loaded"),
-    ],
-)  # fmt: skip
-def test_the_end_of_a_process_says_its_cause(
-    bench: Bench, status: int, stderr: str, cause: str, words: str
-) -> None:
-    said_cause, detail = cause_of(bench.exit(status, stderr))
-    assert said_cause == cause
-    assert words in detail
-
-
-def test_a_detail_is_one_short_line(bench: Bench) -> None:
-    _, detail = cause_of(bench.exit(1, "\x1b[31m" + "x\0" * 5000))
-    assert len(detail) <= 400
-    assert detail.isprintable()
-
-
-def test_a_planned_recycle_restarts_at_once_and_does_not_count(bench: Bench) -> None:
-    for _ in range(3):
-        bench.die()
-    for _ in range(5):
-        bench.report(1, "idle")
-        assert Spawn(bench.epoch + 1) in bench.exit(EXIT_PLANNED)
-    assert bench.die() == 4
-
-
-def test_recycling_before_ever_serving_is_no_tight_loop(bench: Bench) -> None:
-    bench.report(1, "loading")
-    assert Spawn(FIRST + 1) in bench.exit(EXIT_PLANNED)
-    assert Tell(BackingOff(FIRST + 1, 1.0)) in bench.exit(EXIT_PLANNED)
+    said = bench.order(SpawnFailed("Too many open files", 0.0))
+    assert Tell(BackingOff(FIRST + 1, 1.0, CALM)) in said
 
 
 # --- silence ------------------------------------------------------------------------------------------------
@@ -266,7 +138,7 @@ def test_a_load_without_progress_is_killed_and_backed_off(bench: Bench) -> None:
     assert isinstance(bench.wait(0.25)[0], Kill)
     said = bench.exit(-signal.SIGKILL)
     assert cause_of(said)[0] == "stuck_load"
-    assert Tell(BackingOff(FIRST + 1, 1.0)) in said
+    assert Tell(BackingOff(FIRST + 1, 1.0, CALM)) in said
 
 
 def test_a_worker_that_never_says_a_word_is_a_stuck_load(bench: Bench) -> None:
@@ -310,24 +182,24 @@ def told_again(bench: Bench, seconds: float) -> list[Instruction]:
     said: list[Instruction] = []
     for _ in range(round(seconds * 4)):
         bench.now += 0.25
-        said += bench.policy.handle(Ticked(bench.now))
+        said += bench.handle(Ticked(bench.now))
     return said
 
 
 def test_a_proxy_that_comes_late_hears_of_the_present_life(bench: Bench) -> None:
-    assert told_again(bench, 3) == [Tell(Starting(FIRST), again=True)] * 3
+    assert told_again(bench, 3) == [Tell(Starting(FIRST, CALM), again=True)] * 3
 
 
 def test_a_proxy_that_comes_late_hears_of_the_death_and_of_what_is_left_of_the_wait(bench: Bench) -> None:
     for _ in range(3):
         bench.die()
     bench.exit(1)
-    exited = Tell(Exited(FIRST + 3, "crash", "exit status 1"), again=True)
+    exited = Tell(Exited(FIRST + 3, "crash", "exit status 1", ()), again=True)
     assert told_again(bench, 2) == [
         exited,
-        Tell(BackingOff(FIRST + 3, 3.0), again=True),
+        Tell(BackingOff(FIRST + 3, 3.0, CALM), again=True),
         exited,
-        Tell(BackingOff(FIRST + 3, 2.0), again=True),
+        Tell(BackingOff(FIRST + 3, 2.0, CALM), again=True),
     ]
 
 
@@ -337,7 +209,7 @@ def test_a_proxy_that_comes_late_hears_of_the_death_and_of_what_is_left_of_the_w
 def test_a_stop_asks_the_worker_to_end_and_quits_after_it(bench: Bench) -> None:
     assert bench.stop() == [Terminate()]
     assert bench.exit(-signal.SIGTERM) == [
-        Tell(Exited(FIRST, "planned", "the supervisor was asked to stop")),
+        Tell(Exited(FIRST, "planned", "the supervisor was asked to stop", ())),
         Quit(),
     ]
     assert bench.wait(60) == []

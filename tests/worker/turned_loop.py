@@ -2,12 +2,14 @@
 
 from collections import deque
 from collections.abc import Sequence as Seq
+from typing import Any
 
 from shared.clock import FalseClock
 from shared.limits import PING_INTERVAL_S, PINGS_MISSED_MAX
 from shared.logs import get
 from shared.messages import (
     Hello,
+    ManifestRow,
     MemoryReading,
     Message,
     Ping,
@@ -18,10 +20,14 @@ from shared.model_facts import ModelFacts
 from shared.sampling import Sampling
 from tests.worker.workbench import FalseChannel, SteadyTimes
 from worker.batch_engine import StepResult
+from worker.held_memory import HeldMemory, MemorySources
 from worker.inbox import Inbox
-from worker.loop import Loop
+from worker.loop import Loop, Parts
+from worker.memory_guard import Bounds
 from worker.outbox import Outbox
 from worker.plan import Chunk
+from worker.reporter import Reporter
+from worker.running import Running
 from worker.scheduler import Scheduler
 from worker.sequence import Sequence
 
@@ -32,70 +38,107 @@ KV_BYTES = 4096
 FACTS = ModelFacts("f", "llama", CONTEXT, 50, 1, 1, 256, 2, 0, 0, 0, batches=True, why_not="")
 HELLO = Hello(EPOCH, "0", FACTS, 1 << 30, 2, 1.0, 1.0)
 MEMORY = MemoryReading(1, 2, 3, 4)
+BOUNDS = Bounds(limit_bytes=1 << 40, budget_bytes=HELLO.budget_bytes)
 SILENCE_S = PING_INTERVAL_S * PINGS_MISSED_MAX
 
 
 class FalseEngine:
-    """Answers every row with token 7, a step behind, as the real one does; keeps what it was told to drop."""
+    """Answers every row with token 7, a step behind, as the real one does; keeps what it was told to drop.
+
+    It raises `problem` in the call that `fails_in` names.
+    """
 
     def __init__(self) -> None:
         self.steps: deque[tuple[Sequence, ...]] = deque()
         self.calls: list[str] = []
         self.dropped: list[str] = []
         self.problem: Exception | None = None
+        self.fails_in = "launch"
         self.kv_bytes = KV_BYTES
+        self.arrays = 0
+        self.bytes_max: list[int] = []
 
     @property
     def under_way(self) -> int:
         return len(self.steps)
 
     def drop(self, sequences: Seq[Sequence]) -> None:
+        if sequences:
+            self.called("drop")
         self.dropped += [sequence.name for sequence in sequences]
 
     def prefill(self, chunks: Seq[Chunk]) -> float:
         assert chunks
-        self.calls.append("prefill")
+        self.called("prefill")
         return 3.0
 
     def launch(self, rows: Seq[Sequence]) -> None:
-        if self.problem:
-            raise self.problem
-        self.calls.append("launch")
+        self.called("launch")
         self.steps.append(tuple(rows))
 
     def read(self) -> StepResult:
-        self.calls.append("read")
+        self.called("read")
         rows = self.steps.popleft()
         return StepResult(rows, [7] * len(rows), 3.0)
 
+    def limit_bytes(self, bytes_max: int) -> None:
+        self.bytes_max.append(bytes_max)
+
     def tidy(self) -> None:
         """There is nothing to tidy."""
+
+    def called(self, call: str) -> None:
+        if self.problem and call == self.fails_in:
+            raise self.problem
+        if call != "drop":
+            self.calls.append(call)
+
+
+class FalseMemory:
+    """What is held and what is free, as a test says; counts what was given back."""
+
+    def __init__(self) -> None:
+        self.reading = MEMORY
+        self.available_bytes = 1 << 40
+        self.given_back: list[bool] = []
+
+    def give_back(self, *, collect: bool) -> None:
+        self.given_back.append(collect)
+
+    @property
+    def sources(self) -> MemorySources:
+        return MemorySources(lambda: self.reading, lambda: self.available_bytes, self.give_back)
 
 
 class Turned:
     """A loop and everything around it."""
 
-    def __init__(self, slots: int = 2) -> None:
+    def __init__(self, slots: int = 2, bounds: Bounds = BOUNDS, engine: FalseEngine | None = None) -> None:
         self.channel = FalseChannel()
         self.clock = FalseClock(1000.0)
-        self.engine = FalseEngine()
+        self.engine = engine or FalseEngine()
+        self.memory = FalseMemory()
         self.reports: list[Progress] = []
+        self.manifest: list[list[ManifestRow]] = []
         times = SteadyTimes()
-        self.inbox = Inbox(self.channel, EPOCH, get("test"))  # type: ignore[arg-type]  # stands in for a dealer
-        self.loop = Loop(
-            HELLO,
-            CONTEXT,
-            (
-                self.inbox,
-                Outbox(self.channel, EPOCH),  # type: ignore[arg-type]  # likewise
-                Scheduler(slots, times),
-                self.engine,  # type: ignore[arg-type]  # stands in for one with a model
-                times,
-            ),
-            self.reports.append,
-            lambda: MEMORY,
-            clock=self.clock,
+        log = get("test")
+        ours: Any = self.engine  # stands in for one with a model
+        channel: Any = self.channel  # stands in for a dealer
+        self.inbox = Inbox(channel, EPOCH, log)
+        self.scheduler = Scheduler(slots, times)
+        outbox = Outbox(channel, EPOCH)
+        watch = HeldMemory(bounds, self.memory.sources, ours, 0, clock=self.clock, log=log)
+        parts = Parts(
+            inbox=self.inbox,
+            outbox=outbox,
+            scheduler=self.scheduler,
+            engine=ours,
+            times=times,
+            running=Running(lambda rows: self.manifest.append(list(rows))),
+            memory=watch,
+            reporter=Reporter(HELLO, outbox, self.reports.append, watch),
         )
+        self.loop = Loop(HELLO, parts, clock=self.clock)
 
     def turn(self, *messages: Message, after_s: float = 0.0, times: int = 1) -> None:
         self.clock.advance(after_s)

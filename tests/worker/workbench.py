@@ -12,6 +12,7 @@ from shared.messages import (
     Failed,
     Finished,
     Hello,
+    ManifestRow,
     MemoryReading,
     Message,
     Ping,
@@ -21,12 +22,16 @@ from shared.messages import (
 )
 from shared.sampling import Sampling
 from worker.batch_engine import BatchEngine
+from worker.held_memory import HeldMemory, MemorySources
 from worker.inbox import Inbox
-from worker.loop import Loop
+from worker.loop import Loop, Parts
+from worker.memory_guard import Bounds
 from worker.model import LoadedModel
 from worker.outbox import Outbox
 from worker.padded import PaddedBatch
 from worker.plan import Chunk, StepTimes
+from worker.reporter import Reporter
+from worker.running import Running
 from worker.scheduler import Scheduler
 from worker.solo_row import SoloRow
 
@@ -98,20 +103,24 @@ class Workbench:
         times = SteadyTimes()
         self.scheduler = Scheduler(slots if loaded.facts.batches else 1, times)
         self.progress: list[Progress] = []
-        self.loop = Loop(
-            Hello(EPOCH, "0", loaded.facts, PLENTY, slots, 1.0, 1.0),
-            loaded.facts.context_tokens,
-            (
-                Inbox(self.channel, EPOCH, get("test")),  # type: ignore[arg-type]  # stands in for a dealer
-                Outbox(self.channel, EPOCH),  # type: ignore[arg-type]  # likewise
-                self.scheduler,
-                self.engine,
-                times,
-            ),
-            self.progress.append,
-            lambda: MemoryReading(0, 0, 0, 0),
-            clock=self.clock,
+        self.manifest: list[Seq[ManifestRow]] = []
+        log = get("test")
+        channel: Any = self.channel  # stands in for a dealer
+        hello = Hello(EPOCH, "0", loaded.facts, PLENTY, slots, 1.0, 1.0)
+        outbox = Outbox(channel, EPOCH)
+        sources = MemorySources(lambda: MemoryReading(0, 0, 0, 0), lambda: PLENTY, _give_nothing_back)
+        watch = HeldMemory(Bounds(PLENTY, PLENTY), sources, self.engine, 0, clock=self.clock, log=log)
+        parts = Parts(
+            inbox=Inbox(channel, EPOCH, log),
+            outbox=outbox,
+            scheduler=self.scheduler,
+            engine=self.engine,
+            times=times,
+            running=Running(self.manifest.append),
+            memory=watch,
+            reporter=Reporter(hello, outbox, self.progress.append, watch),
         )
+        self.loop = Loop(hello, parts, clock=self.clock)
         self.answers: dict[str, list[int]] = {}
         self.ends: dict[str, Finished | Failed] = {}
         self.held: dict[str, Submit] = {}
@@ -190,3 +199,7 @@ class Workbench:
             assert message.sequence not in self.ends, "ended twice"
             self.ends[message.sequence] = message
             del self.held[message.sequence]
+
+
+def _give_nothing_back(*, collect: bool) -> None:
+    raise AssertionError("memory is never short on a workbench")

@@ -1,7 +1,6 @@
 """The other side of a core under test: clients and a worker that know by themselves who waits and runs."""
 
 import math
-from dataclasses import dataclass
 
 from proxy.admission.answer import Standing
 from proxy.admission.charging import Share
@@ -12,35 +11,12 @@ from proxy.admission.state import MARGIN_TOKENS
 from shared.errors import InvalidRequest, QueueTimeout, Refusal, Unavailable
 from shared.lane_settings import AdmissionSettings, LaneSettings
 from shared.limits import PARKS_MAX
+from tests.proxy.admission.stateful_live import Live, Request
 from tests.proxy.small_worlds import newcomer
 
 SHARED = AdmissionSettings(key_queue_share=0.25, overload_after_s=3.0)
 PARK_TOKENS_MAX = 31  # tokens that a row may get from a park's asking to its answer
 MIB = 1 << 20
-
-
-@dataclass(slots=True)
-class Request:
-    """What the answers of one request have in common."""
-
-    deadline_at: float
-    started: bool = False
-
-
-@dataclass(slots=True)
-class Live:
-    """One answer, as its client and the worker see it."""
-
-    name: str
-    lane: str
-    key: str
-    prompt: int
-    most: int
-    request: Request
-    standing: str = "queued"
-    emitted: int = 0
-    parks: int = 0
-    parked_at: int = 0
 
 
 class World:
@@ -56,6 +32,7 @@ class World:
         self.numbers = 0
         self.asked_at: dict[str, float] = {}
         self.released: dict[str, int] = {}
+        self.rung, self.one_at_a_time, self.told = 0, False, math.inf
 
     # --- what it knows ------------------------------------------------------------------------------------
 
@@ -92,7 +69,7 @@ class World:
 
     def fits(self, each, rows, *, kept=True):
         """Whether an answer may join rows, in bytes and slots, and clear of what is kept for higher lanes."""
-        _, budget, slots = self.worker
+        budget, slots = self.budget, self.slots
         rank, wish = self.rank(each.lane), self.wish(each)
         if not rows:
             return self.price([wish]) <= budget
@@ -105,17 +82,40 @@ class World:
             return False
         return self.price([wish, *(tokens for tokens, _ in rows)]) <= budget - reserve.kv_bytes
 
+    @property
+    def budget(self):
+        """The bytes that may be reserved now; what is reserved already may be more."""
+        return min(self.told, int(self.worker[1] * (1.0 if self.rung == 0 else 0.9)), self.worker[1])
+
+    @property
+    def slots(self):
+        share = (1.0, 1.0, 0.5, 0.0)[self.rung]
+        return 1 if self.one_at_a_time else max(1, int(share * self.worker[2]))
+
+    @property
+    def on_trial(self):
+        """Return the one that runs alone, or for which others are being parked; None if there is none."""
+        tried = self.core.state.trials.on_trial
+        return tried and self.live[tried.name]
+
+    def waits_for_memory(self, each):
+        """Whether one wouldn't even fit alone, as memory is now: it lets others pass."""
+        return self.budget < self.worker[1] and self.price([self.wish(each)]) > self.budget
+
     def queued_in(self, rank):
-        return [each for each in self.of("queued") if self.rank(each.lane) == rank]
+        """Return who waits in a lane, and isn't a suspect; but for those who wait for memory."""
+        waiting = [each for each in self.of("queued") if self.rank(each.lane) == rank]
+        return [each for each in waiting if self.worker is None or not self.waits_for_memory(each)]
 
     def first_in(self, rank):
         """Return the first of a lane that doesn't leave the last row to others; None if all do."""
         order = (self.live[answer.name] for answer in self.core.state.lanes[rank].candidates(self.now))
-        return next((each for each in order if not self.leaves_the_last_row(each)), None)
+        may = (each for each in order if not self.waits_for_memory(each))
+        return next((each for each in may if not self.leaves_the_last_row(each)), None)
 
     def leaves_the_last_row(self, each):
         """Whether another key asked lately, and this one has half of the rows: then one stays free of it."""
-        _, _, slots = self.worker
+        slots = self.slots
         lately = [key for key, at in self.asked_at.items() if key != each.key and self.now - at <= 600.0]
         if slots < 8 or not lately:
             return False
@@ -132,15 +132,17 @@ class World:
         return self.now - self.core.state.answers[each.name].queued_at
 
     def eldest_waits_s(self, rank):
-        return max(map(self.waits_s, self.queued_in(rank)), default=0.0)
+        """Return how long a lane's oldest has waited, if only for more memory."""
+        waiting = (each for each in self.of("queued") if self.rank(each.lane) == rank)
+        return max(map(self.waits_s, waiting), default=0.0)
 
     # --- events -------------------------------------------------------------------------------------------
 
-    def arrive(self, lane, key, weight, sizes, deadline_s):
+    def arrive(self, lane, key, weight, sizes, deadline_s, asks=None):
         names = [f"{self.numbers}/{number}" for number in range(len(sizes))]
         self.numbers += 1
         asked = [
-            newcomer(name, key, prompt, most, weight, deadline_s)
+            newcomer(name, key, prompt, most, weight, deadline_s, asks)
             for name, (prompt, most) in zip(names, sizes, strict=True)
         ]
         before = set(self.core.state.answers)
@@ -153,9 +155,12 @@ class World:
         self.asked_at[key] = self.now
         request = Request(self.now + deadline_s)
         for each in asked:
-            self.live[each.name] = Live(
+            live = Live(
                 each.name, self.lanes[self.rank(lane)].name, key, each.prompt_tokens, each.max_tokens, request
             )
+            live.asks = asks
+            live.standing = self.queued_as(live)
+            self.live[each.name] = live
         self.check_bounds(self.rank(lane), key)
 
     def check_refusal(self, refusal):
@@ -166,7 +171,8 @@ class World:
 
     def check_bounds(self, rank, key):
         lane, settings = self.core.state.lanes[rank], self.lanes[rank]
-        fresh = [each for each in self.queued_in(rank) if not self.core.state.answers[each.name].starts]
+        waiting = [each for each in self.of("queued", "suspect") if self.rank(each.lane) == rank]
+        fresh = [each for each in waiting if not self.core.state.answers[each.name].starts]
         assert lane.fresh == len(fresh) <= settings.queue_places
         of_key = sum(each.key == key for each in fresh)
         assert not key or of_key <= max(4, settings.queue_places // 4)
@@ -194,7 +200,9 @@ class World:
         rows = self.of("running", "parking")
         for each in rows:
             each.emitted += 1
+        tried = self.core.state.trials.on_trial
         self.core.stepped([each.name for each in rows], 20.0, 20.0 / max(1, len(rows)), [], self.now)
+        self.check_verdict(tried)
         for each in rows:
             if each.emitted == each.most:
                 self.end(each, completed=True)
@@ -205,18 +213,49 @@ class World:
     def park_done(self, each):
         """Let the worker say that a row is parked, or the dispatcher, where that was lost on the wire."""
         self.core.parked(each.name, self.now)
-        each.standing = "queued"
+        each.standing = self.queued_as(each)
 
-    def worker_dies(self):
+    def worker_dies(self, blamed=()):
+        """Let the worker die, in a step of the blamed; who is guilty ends, and all that ask the same."""
+        tried = set(self.core.state.trials.tried)
         self.core.worker_went(self.now)
         self.worker = None
         rows = self.of("running", "parking")
         self.core.interrupted([each.name for each in rows], self.now)
-        for each in rows:
-            each.standing = "queued"
+        guilty = self.core.died({each.name: each.emitted for each in blamed}, self.now)
+        alone_on_trial = len(blamed) == 1 and blamed[0].name in tried
+        assert guilty == (blamed[0].fingerprint if alone_on_trial else None)
+        for each in list(self.live.values()):
+            if each.fingerprint == guilty:
+                self.end(each, completed=False)
+            else:
+                each.standing = self.queued_as(each)
+
+    def queued_as(self, each):
+        """Return how one waits: its fingerprint alone decides it."""
+        suspected = self.core.state.trials.suspects(self.core.state.answers[each.name], self.now)
+        known = each.name in self.core.state.trials.waiting
+        assert suspected == known or each.standing == "suspect"
+        return "suspect" if known else "queued"
+
+    def check_verdict(self, tried):
+        """Once one on trial is cleared, those alike wait for none."""
+        if tried is not None and self.core.state.trials.on_trial is not tried:
+            cleared = tried.newcomer.fingerprint
+            for each in self.of("suspect"):
+                if each.fingerprint == cleared:
+                    each.standing = "queued"
+
+    def caution(self, rung, one_at_a_time):
+        self.rung, self.one_at_a_time = rung, one_at_a_time
+        self.core.cautioned(rung, one_at_a_time=one_at_a_time)
+
+    def squeeze(self, budget):
+        self.told = budget
+        self.core.squeezed(budget)
 
     def worker_comes(self, facts, budget, slots):
-        self.worker = (facts, budget, slots)
+        self.worker, self.told = (facts, budget, slots), math.inf
         self.core.worker_came(facts, budget, slots, self.now)
         self.watch_releases(self.core.state.ledger)
 
@@ -248,6 +287,7 @@ class World:
     def decide(self):
         rows = [each.name for each in self.of("running")]
         short = any(self.is_short(each) for each in self.of("running"))
+        short = short or self.is_squeezed()
         said = self.core.decide(self.now)
         for place, instruction in enumerate(said):
             each = self.live[instruction.name]
@@ -258,7 +298,9 @@ class World:
             elif isinstance(instruction, Park):
                 self.take_park(each)
                 rows.remove(each.name)
-                assert short or self.has_start_above(each, said[place:]), f"{each.name} is parked in vain"
+                assert short or self.on_trial or self.has_start_above(each, said[place:]), (
+                    f"{each.name} is parked in vain"
+                )
             else:
                 self.take_refusal(each, instruction.refusal)
         assert self.core.decide(self.now) == [], "what is decided stays so until something happens"
@@ -268,6 +310,10 @@ class World:
         used = each.prompt + each.emitted + min(each.most - each.emitted, MARGIN_TOKENS)
         return used > self.core.state.ledger.tokens_of(each.name)
 
+    def is_squeezed(self):
+        """Whether more is reserved than there is: then rows are parked for nobody."""
+        return self.worker is not None and self.core.reserved_bytes > self.budget
+
     def has_start_above(self, each, said):
         """Whether something of a higher lane starts once a row has been given up."""
         starts = [self.live[later.name] for later in said if isinstance(later, Start)]
@@ -275,9 +321,14 @@ class World:
 
     def take_start(self, each, rows):
         assert self.worker is not None
-        assert each.standing == "queued"
+        assert each.standing in {"queued", "suspect"}
         assert each.request.started or self.now < each.request.deadline_at, "started after its deadline"
-        self.check_turn(each, rows)
+        assert not self.core.held
+        if each.standing == "suspect":
+            assert (each, rows, self.of("parking")) == (self.on_trial, [], []), "a trial is not alone"
+        else:
+            assert self.on_trial is None or self.on_trial.standing == "suspect"
+            self.check_turn(each, rows)
         each.standing = "running"
         each.request.started = True
 
@@ -304,14 +355,17 @@ class World:
     def take_park(self, each):
         assert self.worker is not None
         assert each.standing == "running"
-        assert self.settings(each).parkable
-        assert each.parks < PARKS_MAX
+        if self.core.state.answers[each.name].parks > each.parks:
+            assert self.settings(each).parkable
+            assert each.parks < PARKS_MAX
+            each.parks += 1
+        else:
+            assert self.on_trial is not None, "only for a trial a park doesn't count"
         each.standing = "parking"
-        each.parks += 1
         each.parked_at = each.emitted
 
     def take_refusal(self, each, refusal):
-        assert each.standing == "queued"
+        assert each.standing in {"queued", "suspect"}
         if isinstance(refusal, Unavailable):
             assert not each.request.started
             assert 1.0 <= refusal.retry_after_s <= 60.0

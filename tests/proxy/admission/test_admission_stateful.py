@@ -70,6 +70,16 @@ class Admissions(RuleBasedStateMachine):
         self.world.arrive(lane, key, KEYS[key], sizes, deadline_s)
         self.world.decide()
 
+    @rule(
+        lane=LANES,
+        asks=st.sampled_from(["same", "alike"]),
+        size=SIZES,
+        deadline_s=st.sampled_from([5.0, 1e4]),
+    )
+    def ask_what_others_ask(self, lane, asks, size, deadline_s):
+        self.world.arrive(lane, "", 1.0, [size], deadline_s, asks)
+        self.world.decide()
+
     @rule(lane=LANES, count=st.integers(1, 8), size=SIZES)
     def flood(self, lane, count, size):
         for _ in range(count):
@@ -96,13 +106,17 @@ class Admissions(RuleBasedStateMachine):
     @precondition(lambda self: self.world.live)
     @rule(data=st.data())
     def leave(self, data):
-        self.world.end(self.draw_live(data, "queued", "running", "parking"), completed=False)
+        self.world.end(self.draw_live(data, "queued", "suspect", "running", "parking"), completed=False)
         self.world.decide()
 
     @precondition(lambda self: self.world.of("running"))
     @rule(data=st.data())
     def stop_early(self, data):
-        self.world.end(self.draw_live(data, "running"), completed=True)
+        each = self.draw_live(data, "running")
+        tried = self.world.core.state.trials.on_trial
+        self.world.end(each, completed=True)
+        if tried is not None and tried.name == each.name:
+            self.world.check_verdict(tried)
         self.world.decide()
 
     # --- the worker ---------------------------------------------------------------------------------------
@@ -125,6 +139,33 @@ class Admissions(RuleBasedStateMachine):
             self.world.decide()
 
     @precondition(lambda self: self.world.of("running", "parking"))
+    @rule(data=st.data(), most=st.integers(1, 4), back=st.booleans())
+    def die_of_some(self, data, most, back):
+        worker, rows = self.world.worker, self.world.of("running", "parking")
+        blamed = data.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=most, unique_by=id))
+        self.world.worker_dies(blamed)
+        self.world.decide()
+        if back:
+            self.world.worker_comes(*worker)
+            self.world.decide()
+
+    @rule(rung=st.integers(0, 3), one_at_a_time=st.sampled_from([False, False, True]))
+    def caution(self, rung, one_at_a_time):
+        self.world.caution(rung, one_at_a_time)
+        self.world.decide()
+
+    @precondition(lambda self: self.world.worker is not None)
+    @rule(share=st.sampled_from([0.0, 0.1, 0.3, 0.6, 1.0, 2.0]))
+    def squeeze(self, share):
+        self.world.squeeze(int(share * self.world.worker[1]))
+        self.world.decide()
+
+    @rule(held=st.booleans())
+    def hold(self, held):
+        self.world.core.held = held
+        self.world.decide()
+
+    @precondition(lambda self: self.world.of("running", "parking"))
     @rule(count=st.integers(1, 50), seconds=st.sampled_from([0.0, 0.02, 0.2]))
     def step(self, count, seconds):
         for _ in range(count):
@@ -144,7 +185,7 @@ class Admissions(RuleBasedStateMachine):
     def lose_one_row(self, data):
         each = self.draw_live(data, "running")
         self.world.core.interrupted([each.name], self.world.now)
-        each.standing = "queued"
+        each.standing = self.world.queued_as(each)
         self.world.decide()
 
     @precondition(lambda self: self.world.of("parking"))
@@ -192,6 +233,10 @@ class Admissions(RuleBasedStateMachine):
         queued = [answer.name for each in state.lanes for answer in each.queued()]
         running = [name for each in state.lanes for name in each.running]
         assert sorted(queued) == sorted(each.name for each in self.world.of("queued"))
+        assert set(state.trials.waiting) == {each.name for each in self.world.of("suspect")}
+        assert not set(queued) & set(state.trials.waiting)
+        tried = state.trials.on_trial
+        assert tried is None or tried.name in {*running, *state.trials.waiting}, "a trial of nobody"
         parking = [name for each in state.lanes for name in each.parking]
         assert sorted(running) == sorted(each.name for each in self.world.of("running"))
         assert sorted(parking) == sorted(each.name for each in self.world.of("parking"))
@@ -207,6 +252,7 @@ class Admissions(RuleBasedStateMachine):
             assert world.core.reserved_bytes == 0
             return
         assert state.ledger.rows == len(world.rows()) <= world.worker[2]
+        assert (state.ledger.budget_bytes, state.ledger.slots) == (world.budget, world.slots)
         price = world.price([tokens for tokens, _ in world.rows()])
         assert world.core.reserved_bytes == price <= world.worker[1]
 
@@ -217,17 +263,27 @@ class Admissions(RuleBasedStateMachine):
             assert each.prompt + each.emitted <= reserved <= each.prompt + each.most
 
     @invariant()
+    def who_is_on_trial_runs_alone(self):
+        tried = self.world.on_trial
+        if tried is not None and tried.standing == "running":
+            assert self.world.of("running", "parking") == [tried]
+
+    @invariant()
     def nobody_waits_longer_than_it_may(self):
-        for each in self.world.of("queued"):
+        for each in self.world.of("queued", "suspect"):
             assert each.request.started or self.world.now < each.request.deadline_at
 
     @invariant()
     def whoever_could_start_has_started(self):
         world = self.world
-        if world.worker is None:
+        if world.worker is None or world.core.held:
             return
-        rows = world.rows()
-        assert rows or not world.of("queued"), "an empty worker, and somebody waits"
+        if world.on_trial is not None:
+            assert world.of("running", "parking"), "a trial of nobody"
+            return
+        rows, waiting = world.rows(), world.of("queued", "suspect")
+        if not world.of("running", "parking"):
+            assert all(map(world.waits_for_memory, waiting)), "an empty worker, and somebody waits"
         for each in world.of("queued"):
             assert not world.fits(each, rows) or self.is_held(each, rows), f"{each.name} could start"
 
@@ -283,6 +339,8 @@ class Admissions(RuleBasedStateMachine):
         self.everybody_leaves()
         if world.worker is None:
             world.worker_comes(facts(), 1 << 20, 1)
+        world.core.held = False
+        world.squeeze(world.worker[1])
         world.now += 60.0
         world.decide()
         for each in world.lanes:

@@ -175,3 +175,32 @@ def test_a_share_is_that_of_the_last_minutes_time(events):
             own = sum(ms for other, ms in recent if other == each)
             assert abs(shares.of(each, now + 0.9) - own / whole) < 1e-9
     assert shares.of("a", now + 61) == 0.0
+
+
+@settings(deadline=None)
+@given(MODELS, st.integers(0, 2000), st.integers(1, 9), ROWS, st.integers(0, 3000), st.integers(1, 9))
+def test_a_limit_leaves_what_runs_and_admits_within_what_there_is_now(
+    model, budget, slots, rows, less, fewer
+):
+    ledger, taken = filled(model, budget, slots, rows)
+    ledger.limit(less, fewer)
+    assert ledger.reserved_bytes == model.batch_bytes(taken)
+    assert (ledger.budget_bytes, ledger.full_bytes, ledger.slots) == (min(less, budget), budget, fewer)
+    for tokens in (1, 20, 40):
+        alone = model.batch_bytes([tokens])
+        assert ledger.could_ever_fit(tokens) == (alone <= budget)
+        assert ledger.fits_alone(tokens) == (alone <= min(less, budget))
+        beside = model.batch_bytes([tokens, *taken]) <= min(less, budget) and len(taken) < fewer
+        assert ledger.fits(tokens, NO_RESERVE) == beside
+    copy = ledger.copy()
+    assert (copy.budget_bytes, copy.full_bytes, copy.slots) == (min(less, budget), budget, fewer)
+    ledger.limit(budget, slots)
+    assert (ledger.budget_bytes, ledger.slots) == (budget, slots)
+
+
+def test_a_row_does_not_grow_beyond_what_there_is_now():
+    ledger = Ledger(facts(), 100, 4)
+    ledger.reserve("a", 10)
+    ledger.limit(30, 4)
+    assert not ledger.grow("a", 20)
+    assert (ledger.tokens_of("a"), ledger.grow("a", 14)) == (10, True)

@@ -178,9 +178,9 @@ def test_one_that_is_stuck_does_not_keep_smaller_ones_from_growing():
     desk = started("a", budget=1000)
     desk.arrive("b", lane="low", prompt_tokens=10, max_tokens=50)
     desk.starts()
-    desk.state.ledger.budget_bytes = 3 * 81
     assert desk.reserved("b") == 45
     desk.core.reconfigured((HIGH, LOW), desk.shared)
+    desk.core.squeezed(3 * 81)
     desk.steps(39, "a", "b")
     assert desk.decide(at=9.0) == []
     assert desk.reserved("a") == 80

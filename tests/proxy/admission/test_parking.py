@@ -304,3 +304,65 @@ def test_a_parked_answer_goes_before_its_lanes_newcomers(resumed):
     else:
         desk.end("l0")
         assert desk.starts(at=9.0) == ["later"]
+
+
+# --- when memory falls short --------------------------------------------------------------------------------
+
+
+def three_rows(*lanes, in_lanes=("low",) * 3, tokens=10):
+    """Three rows that take 4 x 11 bytes together; of two the price is 33, of one 22."""
+    desk = Desk(*lanes or (HIGH, PARKABLE))
+    desk.worker(budget=200)
+    for number, name in enumerate(in_lanes):
+        desk.now = float(number)
+        desk.arrive(f"r{number}", lane=name, prompt_tokens=2, max_tokens=tokens - 2)
+    desk.now = 0.0
+    assert sorted(desk.starts(at=9.0)) == ["r0", "r1", "r2"]
+    return desk
+
+
+@pytest.mark.parametrize(("budget", "parked"), [(44, 0), (43, 1), (33, 1), (32, 2), (22, 2), (21, 3), (0, 3)])
+def test_no_more_rows_are_parked_than_a_smaller_budget_asks_for(budget, parked):
+    desk = three_rows()
+    desk.core.squeezed(budget)
+    assert len(desk.decide()) == parked
+    assert desk.core.reserved_bytes <= max(budget, 0)
+    assert desk.decide() == []
+
+
+def test_the_lowest_lanes_newest_goes_first():
+    top = lane("top", parkable=True)
+    desk = three_rows(top, PARKABLE, in_lanes=("low", "low", "top"))
+    desk.core.squeezed(33)
+    assert desk.decide() == ["park r1"]
+    desk.core.squeezed(22)
+    assert desk.decide() == ["park r0"]
+    desk.core.squeezed(0)
+    assert desk.decide() == ["park r2"]
+
+
+def test_what_can_not_be_parked_stays_and_nothing_starts_until_it_fits_again():
+    desk = three_rows(HIGH, LOW)
+    desk.core.squeezed(20)
+    desk.arrive("n", prompt_tokens=1, max_tokens=1)
+    assert desk.decide(at=60.0) == []
+    assert desk.core.running == 3
+    desk.end("r0", "r1")
+    assert desk.decide() == []
+    desk.end("r2")
+    assert desk.starts() == ["n"]
+
+
+def test_what_was_parked_starts_again_when_memory_is_back_and_nobody_is_refused_meanwhile():
+    desk = three_rows()
+    desk.core.squeezed(0)
+    assert len(desk.decide()) == 3
+    desk.parked("r0", "r1", "r2")
+    desk.arrive("n", max_tokens=60)
+    assert desk.decide(at=600.0) == []
+    desk.core.squeezed(44)
+    assert desk.starts() == ["r0", "r1", "r2"]
+    desk.end("r0", "r1", "r2")
+    desk.core.squeezed(400)
+    assert desk.core.state.ledger.budget_bytes == 200
+    assert desk.starts() == ["n"]
