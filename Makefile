@@ -7,7 +7,7 @@ PYTHON = $(shell for name in python3 python3.14 python3.13 python3.12 python3.11
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo check test figures simulate load clean
+.PHONY: help setup run demo check test figures simulate load chaos clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ simulate: setup  ## run admission and scheduler against a model of costs, and pr
 
 load: setup  ## floods, overload, fairness, the proxy alone, idle streams: half an hour (SCENARIOS="flood …")
 	$(BIN)/python -m ops.load $(or $(SCENARIOS),flood overload fairness proxy idle)
+
+chaos: setup  ## let everything die, hang and fill up, and judge it from outside: an hour (SCENARIOS="kills …")
+	$(BIN)/python -m pytest -q tests/chaos --all-points
+	$(BIN)/python -m ops.chaos $(or $(SCENARIOS),kills exhaustion poison down proxy upgrade soak)
 
 clean:  ## remove .venv and what the tools cached; models stay in FOREBAY_HOME
 	rm -rf $(VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

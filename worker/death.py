@@ -1,5 +1,6 @@
 """Why a worker process died: exit status, signal and last words, read as one of the known causes."""
 
+import re
 import signal
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +20,7 @@ _SENT_SIGNALS: Final = (
     signal.SIGUSR2,
     signal.SIGALRM,
 )
+_LOG_LINE: Final = re.compile(r"\S+ \[(debug|info|warning|error) *\]")
 _AVAILABLE_SHARE_SHORT: Final = 0.05
 _BUDGET_SHARE_SHORT: Final = 0.9
 # What MLX, Metal, CUDA, the C++ library and Python say when memory (or Metal's count of buffers) is used up.
@@ -81,7 +83,7 @@ def death_of(status: int, stderr_tail: str, evidence: MemoryEvidence) -> Death:
     detail says when the cause is a presumption.
     """
     lines = [line.strip() for line in stderr_tail.splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
+    last = next((line for line in reversed(lines) if not _is_of_log(line)), "")
     if status == EXIT_PLANNED:
         return Death("planned", "left on its own account, in order")
     if status == EXIT_CANNOT_LOAD:
@@ -118,6 +120,11 @@ def _ending(status: int) -> str:
     except ValueError:
         name = f"signal {-status}"
     return f"ended by {name}, which the supervisor did not send"
+
+
+def _is_of_log(line: str) -> bool:
+    """Whether a line is an ordinary one of the log, as shared.logs writes it in either format."""
+    return line.startswith("{") or _LOG_LINE.match(line) is not None
 
 
 def _names_a_sender(line: str) -> bool:

@@ -14,7 +14,19 @@ from ops.cli import app
 from shared.config import Settings, _known_keys
 
 ROOT = Path(__file__).parents[2]
-TARGETS = {"help", "setup", "run", "demo", "check", "test", "figures", "simulate", "load", "clean"}
+TARGETS = {
+    "help",
+    "setup",
+    "run",
+    "demo",
+    "check",
+    "test",
+    "figures",
+    "simulate",
+    "load",
+    "chaos",
+    "clean",
+}
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

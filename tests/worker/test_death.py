@@ -81,3 +81,16 @@ def test_a_detail_is_one_short_line() -> None:
     detail = death_of(1, "\x1b[31m" + "x\0" * 5000, PLENTY).detail
     assert len(detail) <= 400
     assert detail.isprintable()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"role": "worker", "event": "ready", "level": "info"}',
+        "21:55:48 [info  ] ready  epoch=1",
+    ],
+)
+def test_an_ordinary_line_of_the_log_is_no_last_word(line):
+    death = death_of(-signal.SIGSEGV, f"terminate called\n{line}\n", PLENTY)
+    assert death.detail.endswith("terminate called")
+    assert line[:20] not in death_of(-signal.SIGSEGV, f"{line}\n", PLENTY).detail

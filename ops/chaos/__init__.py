@@ -1,0 +1,1 @@
+"""Faults on purpose, in real processes, judged from outside: `python -m ops.chaos SCENARIO…`."""

@@ -1,0 +1,38 @@
+"""The worker in too small a room: `python -m ops.chaos.bounded_worker BYTES SPEC` bounds its address space.
+
+It is worker.process in all else. Once the model is loaded it may map so many bytes more than it has, and no
+more: what needs more than that dies as the allocator and MLX see fit, which is what is to be seen. For Linux.
+"""
+
+import resource
+import sys
+from typing import Final
+
+import psutil
+
+from worker import process
+from worker.batch_engine import BatchEngine, RowCaches
+from worker.model import LoadedModel
+
+
+def bounded(headroom_bytes: int) -> type[BatchEngine]:
+    """Return an engine that bounds its process when it is made."""
+
+    class Bounded(BatchEngine):
+        def __init__(self, loaded: LoadedModel, caches: RowCaches) -> None:
+            super().__init__(loaded, caches)
+            limit_bytes = psutil.Process().memory_info().vms + headroom_bytes
+            resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, resource.RLIM_INFINITY))
+
+    return Bounded
+
+
+def main() -> None:
+    """Take the bytes from the front of the arguments; what is left is worker.process's own."""
+    headroom_bytes: Final = int(sys.argv.pop(1))
+    vars(process)["BatchEngine"] = bounded(headroom_bytes)
+    process.main()
+
+
+if __name__ == "__main__":
+    main()
