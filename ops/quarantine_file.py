@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ops.foreground_lock import is_held
 from ops.gateway import GatewayAbsent
-from proxy.quarantine import FILE_NAME, Entry, Quarantine
+from proxy.quarantine import Entry, Quarantine, file_of
 from shared.config import Settings
 from shared.errors import SettingsError
 from shared.run_folder import RunFolder
@@ -31,7 +31,7 @@ class QuarantineFile:
     """Stands in for a gateway that isn't there; one that is, but is silent, would write over any change."""
 
     def __init__(self, settings: Settings) -> None:
-        self._path = settings.home_folder / FILE_NAME
+        self._path = file_of(settings.home_folder, settings.port)
         self._lock = RunFolder(settings.home_folder, settings.port).proxy_lock
 
     def read(self, absent: GatewayAbsent) -> list[Entry]:

@@ -197,7 +197,10 @@ class _Foreground:
 
 
 class _Life:
-    """A child after its first start: a death is said in one line, and a new life follows a delay."""
+    """A child after its first start: a death is said in one line, and a new life follows a delay.
+
+    So does another try where the system has nothing to start a process with: the other child goes on.
+    """
 
     def __init__(self, child: Child, clock: Clock, say: Callable[[str], None]) -> None:
         self.child = child
@@ -219,11 +222,17 @@ class _Life:
             return
         now_s = self._clock.now()
         if self._next_s is None:
-            delay_s = self._delay.after_life_of(now_s - self._began_s)
-            self._next_s = now_s + delay_s
-            self._say(f"The {self.child.spec.role} {self.child.ending}; it starts again in {delay_s:g} s.")
+            self._wait(self.child.ending, now_s - self._began_s, now_s)
         elif now_s >= self._next_s:
-            self.begin()
+            try:
+                self.begin()
+            except OSError as problem:
+                self._wait(f"can't be started ({problem.strerror})", 0.0, now_s)
+
+    def _wait(self, ending: str, lived_s: float, now_s: float) -> None:
+        delay_s = self._delay.after_life_of(lived_s)
+        self._next_s = now_s + delay_s
+        self._say(f"The {self.child.spec.role} {ending}; it starts again in {delay_s:g} s.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,11 @@ class Proxy:
         self.link = WorkerLink(channel, folder.fingerprint, clock, log)
         self.measurer = Measurer(text_model, folder, settings.proxy)
         self.quarantine = Quarantine.of(
-            settings.home_folder, settings.proxy.quarantine_places, settings.proxy.quarantine_s, log
+            settings.home_folder,
+            settings.port,
+            settings.proxy.quarantine_places,
+            settings.proxy.quarantine_s,
+            log,
         )
         self.dispatcher = Dispatcher(
             self.link,
@@ -147,7 +151,7 @@ class Proxy:
         """Serve until told to stop; then finish what runs, within the settings' time, and close."""
         self._stop = stop
         runner = web.AppRunner(self.app, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
-        operator = web.AppRunner(self.admin.application(), access_log=None)
+        operator = web.AppRunner(self.admin.application(), access_log=None, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         await operator.setup()
         try:
@@ -155,8 +159,8 @@ class Proxy:
             await self._listen_to_operator(operator)
             await self._until_stopped(stop)
         finally:
-            await operator.cleanup()
-            await runner.cleanup()
+            # At one time: `forebay up` waits for little more than one of them may take.
+            await asyncio.gather(operator.cleanup(), runner.cleanup())
             await self.keyed.close()
             self.measurer.close()
             self.quarantine.close()

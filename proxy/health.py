@@ -37,7 +37,7 @@ class Health:
             "reserved_bytes": self._dispatcher.admission.reserved_bytes,
             "resumed": self._dispatcher.resumed,
             "suspects": len(self._dispatcher.admission.state.trials.waiting),
-            "quarantined": len(self._dispatcher.quarantine.entries()),
+            "quarantined": len(self._dispatcher.quarantine),
             "lanes": self._lanes(),
             "worker": self._worker(),
         }
@@ -59,7 +59,7 @@ class Health:
         for state in get_args(Breaker):
             self._metrics.breaker.labels(state).set(state == care.breaker)
         self._metrics.suspects.set(len(admission.state.trials.waiting))
-        self._metrics.quarantined.set(len(self._dispatcher.quarantine.entries()))
+        self._metrics.quarantined.set(len(self._dispatcher.quarantine))
         self._metrics.house_seconds.set(admission.state.house_ms / 1000)
         return web.Response(body=self._metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
 

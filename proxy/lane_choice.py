@@ -38,7 +38,7 @@ class LaneChoice:
             lane,
             self._context(caller, lane),
             _max_tokens(caller, lane),
-            _deadline_s(headers, lane),
+            min(lane.deadline_s, wished_deadline_s(headers)),
         )
 
     def _asked(self, tier: str | None, headers: Mapping[str, str]) -> int:
@@ -76,11 +76,11 @@ def _max_tokens(caller: Caller, lane: LaneSettings) -> Cap | None:
     return min(caps, key=lambda cap: cap.tokens, default=None)
 
 
-def _deadline_s(headers: Mapping[str, str], lane: LaneSettings) -> float:
-    """Return the lane's deadline, or what the client wishes, if that is shorter."""
+def wished_deadline_s(headers: Mapping[str, str]) -> float:
+    """Return the longest wait that a client wishes, infinity by default; InvalidRequest if unusable."""
     text = headers.get(_DEADLINE_HEADER)
     if text is None:
-        return lane.deadline_s
+        return math.inf
     try:
         wished_ms = float(text)
     except ValueError:
@@ -89,7 +89,7 @@ def _deadline_s(headers: Mapping[str, str], lane: LaneSettings) -> float:
         raise InvalidRequest(
             f"{_DEADLINE_HEADER} must be a number of milliseconds over 0.", param=_DEADLINE_HEADER
         )
-    return min(lane.deadline_s, wished_ms / 1000)
+    return wished_ms / 1000
 
 
 def _listed(names: Mapping[str, int]) -> str:

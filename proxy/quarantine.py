@@ -20,7 +20,6 @@ from shared.clock import Clock, SystemClock
 from shared.errors import Quarantined
 from shared.logs import Logger
 
-FILE_NAME: Final = "quarantine.json"
 _DETAIL_CHARS_MAX: Final = 400
 
 
@@ -42,6 +41,11 @@ class Entry:
 
 
 _ENTRIES: Final = TypeAdapter(list[Entry])
+
+
+def file_of(home: Path, port: int) -> Path:
+    """Return the file of the gateway at a port: several may have one home."""
+    return home / f"quarantine-{port}.json"
 
 
 class Quarantine:
@@ -74,9 +78,9 @@ class Quarantine:
         self._adopt(self._read_or_begin_anew())
 
     @classmethod
-    def of(cls, home: Path, places: int, lasts_s: float, log: Logger) -> Self:
-        """Return the quarantine of a home folder."""
-        return cls(home / FILE_NAME, places, lasts_s, log, time.time)
+    def of(cls, home: Path, port: int, places: int, lasts_s: float, log: Logger) -> Self:
+        """Return the quarantine of the gateway at a port."""
+        return cls(file_of(home, port), places, lasts_s, log, time.time)
 
     @staticmethod
     def read(path: Path) -> list[Entry]:
@@ -123,6 +127,10 @@ class Quarantine:
                 self._ends[entry.fingerprint] = self._clock.now() + left_s
 
     # --- asking -------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        self._forget_old()
+        return len(self._entries)
 
     def entries(self) -> list[Entry]:
         """Return what is quarantined now, the oldest first."""

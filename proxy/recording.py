@@ -69,8 +69,10 @@ class Recording:
 
     def trim(self) -> None:
         """Let go of what all listeners have taken: nobody can listen from the beginning any more."""
+        assert isinstance(self._bytes, bytearray), "after the end it stays as it is"
         taken = min((listener.position for listener in self._listeners), default=len(self))
-        self._bytes = bytearray(self._bytes[taken - self._begins_at :])
+        # Deleting at the front moves nothing: this is done at each write, and the rest may be megabytes.
+        del self._bytes[: taken - self._begins_at]
         self._begins_at = taken
 
     def came(self, listener: "Listener") -> None:

@@ -20,7 +20,7 @@ from proxy.health import Health
 from proxy.idempotency import HEADER as IDEMPOTENCY_HEADER
 from proxy.idempotency import Scope, fingerprint, idempotency_key
 from proxy.keyed import KeyedAnswers
-from proxy.lane_choice import LANE_HEADER
+from proxy.lane_choice import LANE_HEADER, wished_deadline_s
 from proxy.measure import Measurer, refuse_hopeless
 from proxy.notes import NOTES, Notes
 from proxy.parse import parse_chat, parse_completion
@@ -136,6 +136,7 @@ class Routes:
         """
         service, notes = self._service, asked.notes
         count_request(service.quotas, asked.caller, service.clock)
+        wished_deadline_s(asked.request.headers)  # It isn't part of the digest: what's wrong isn't stored.
         body = await self._body(asked.request)
         digest, rules = fingerprint(asked.request.headers.get(LANE_HEADER), body), service.policy.now
         recording = service.keyed.find(scope, digest, rules)

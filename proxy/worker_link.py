@@ -223,12 +223,16 @@ class WorkerLink:
         self._retired.append(exited.epoch)
         self._log.warning("worker exited", epoch=exited.epoch, cause=exited.cause, detail=exited.detail)
         self.state = replace(
-            self.state, last_detail=exited.detail, deaths=self.state.deaths + (exited.cause != "planned")
+            self.state,
+            # It may have been out of reach before: that was no cause.
+            last_cause=exited.cause,
+            last_detail=exited.detail,
+            deaths=self.state.deaths + (exited.cause != "planned"),
         )
         if was_current:
             self._lose(exited.cause, retire=False)
         elif self.state.status != "ready":
-            self._set_status("restarting", last_cause=exited.cause)
+            self._set_status("restarting")
         self._events.worker_died(exited)
 
     def _lose(self, cause: str, *, retire: bool) -> None:

@@ -51,7 +51,8 @@ class MemoryEvidence:
 
     `available_share` is what the system still had to give, of all it has; `oom_kills` counts what the system
     killed for want of memory in the last moments. `budget_share` is what the worker allowed itself for
-    caches, of the most it ever did in this life; `over_cap` says that it held more than it may.
+    caches, of the most it ever did in this life; `over_cap` says that it held too much and wanted to be
+    replaced.
     """
 
     available_share: float = 1.0
@@ -67,7 +68,7 @@ class MemoryEvidence:
         if self.available_share < _AVAILABLE_SHARE_SHORT:
             return f"only {self.available_share:.1%} of the machine's memory was available"
         if self.over_cap:
-            return "the worker held more memory than it may"
+            return "the worker held memory that it couldn't give back"
         if self.budget_share < _BUDGET_SHARE_SHORT:
             return f"the worker had cut its caches to {self.budget_share:.0%} for want of memory"
         return ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from shared.limits import RUNG_MAX
-from worker.journal import Ended, Record, Spawned, SupervisorStopped, read_records
+from worker.journal import BecameReady, Ended, Ran, Record, Spawned, SupervisorStopped, read_records
 
 EPOCH_FILE_NAME: Final = "epoch"
 RUNG_AFTER_A_PANIC: Final = 2
@@ -16,6 +16,10 @@ RUNG_AFTER_A_PANIC: Final = 2
 _RECORDS_READ_MAX: Final = 1000
 # Beyond it lies no millisecond of any clock, and arithmetic of some readers ends.
 _EPOCH_MAX: Final = 1 << 52
+
+# The newest of these tells whether a life was under way. Its beginning may be long out of the journal.
+_ENDS: Final = (Ended.kind, SupervisorStopped.kind)
+_OF_A_LIFE: Final = (Spawned.kind, BecameReady.kind, Ran.kind, *_ENDS)
 
 assert RUNG_AFTER_A_PANIC <= RUNG_MAX
 
@@ -47,10 +51,10 @@ def look_back(folder: Path, *, port: int, now_ms: int, boot: str) -> Past:
     epochs = [record.epoch for record in records if record.epoch is not None]
     last = max([_stored(folder), *(epoch for epoch in epochs if epoch < _EPOCH_MAX)])
     first_epoch = max(now_ms, last + 1)
-    spawned = next((record for record in records if record.kind == Spawned.kind), None)
-    if spawned is None or _ended(spawned, records):
+    newest = next((record for record in records if record.kind in _OF_A_LIFE), None)
+    if newest is None or newest.kind in _ENDS:
         return Past(first_epoch)
-    return Past(first_epoch, spawned.epoch, machine_went_down=spawned.boot != boot)
+    return Past(first_epoch, newest.epoch, machine_went_down=newest.boot != boot)
 
 
 def store_epoch(folder: Path, epoch: int) -> None:
@@ -79,12 +83,3 @@ def _stored(folder: Path) -> int:
     except (OSError, ValueError):
         return 0
     return epoch if 0 <= epoch < _EPOCH_MAX else 0
-
-
-def _ended(spawned: Record, records: list[Record]) -> bool:
-    """Whether what was written after the spawn tells of its end, or of its supervisor's."""
-    later = records[: records.index(spawned)]
-    return any(
-        record.kind == SupervisorStopped.kind or (record.kind == Ended.kind and record.epoch == spawned.epoch)
-        for record in later
-    )

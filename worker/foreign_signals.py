@@ -84,7 +84,9 @@ class ForeignSignals:
                 self._on_end()
                 continue
             if is_foreign:
-                os.write(2, f"ended by {signal.Signals(number).name}, {SENT_BY_ANOTHER}\n".encode())
+                # A full disk costs the words; without this thread no signal would ever arrive again.
+                with contextlib.suppress(OSError):
+                    os.write(2, f"ended by {signal.Signals(number).name}, {SENT_BY_ANOTHER}\n".encode())
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
             signal.raise_signal(number)
 

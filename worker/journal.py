@@ -187,6 +187,8 @@ def read_lives(folder: Path, count: int | None = None, *, port: int | None = Non
     for record in _records(folder, port):
         if record.kind == SupervisorStarted.kind:
             started_after[record.port] = record
+        elif record.kind == SupervisorStopped.kind:
+            started_after.pop(record.port, None)
         if record.epoch is None or record.kind == CareChanged.kind:
             continue
         known = gathered.setdefault((record.port, record.epoch), {})
@@ -194,7 +196,8 @@ def read_lives(folder: Path, count: int | None = None, *, port: int | None = Non
         gathered[record.port, record.epoch] = {**_facts(record), **known}
         if record.kind == Spawned.kind:
             facts = gathered.pop((record.port, record.epoch))
-            lives += _life(facts, record, started_after.get(record.port))
+            # Of lives before this one the supervisor saw the end, even if the record of it was lost.
+            lives += _life(facts, record, started_after.pop(record.port, None))
         if count is not None and len(lives) >= count:
             return lives
     for (its_port, epoch), facts in gathered.items():

@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +38,11 @@ class JournalFile:
     def append(self, line: bytes) -> None:
         """Put a line on disk, whole or not at all. Raises OSError."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._turn_over(len(line) + 2)
+        with _alone_in(self._folder):
+            self._turn_over(len(line) + 2)
+            self._put(line)
+
+    def _put(self, line: bytes) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         descriptor = os.open(self._folder / FILE_NAME, flags, 0o600)
         try:
@@ -64,6 +68,19 @@ class JournalFile:
         for older, newer in reversed(list(zip(FILE_NAMES[1:], FILE_NAMES, strict=False))):
             if (self._folder / newer).exists():
                 (self._folder / newer).replace(self._folder / older)
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep another port's supervisor out meanwhile: what it appends would be cut off with a torn line."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # Not every file system can; two supervisors of one home are rare, and a full disk as well.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

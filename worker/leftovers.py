@@ -20,10 +20,10 @@ _WAIT_S: Final = 5.0
 _BETWEEN_LOOKS_S: Final = 0.02
 
 
-def note(file: Path, pid: int, boot: str) -> None:
-    """Write down which process was started, in this run of the machine. Raises OSError."""
+def note(file: Path, pid: int, its_birth: str | None) -> None:
+    """Write down which process was started, and when. Raises OSError."""
     draft = file.with_suffix(".draft")
-    draft.write_text(json.dumps({"pid": pid, "birth": birth(pid, boot)}), "utf-8")
+    draft.write_text(json.dumps({"pid": pid, "birth": its_birth}), "utf-8")
     draft.replace(file)
 
 

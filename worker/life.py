@@ -99,7 +99,10 @@ class Life:
             f"footprint {memory.footprint_bytes // MIB} MiB, active {memory.active_bytes // MIB} MiB, "
             f"cached {memory.cache_bytes // MIB} MiB"
         )
-        return Death("planned", f"recycled: over its memory cap for {idle_s:.0f} idle seconds; {held}")
+        return Death(
+            "planned",
+            f"recycled: held memory that it couldn't give back for {idle_s:.0f} idle seconds; {held}",
+        )
 
     def evidence(self, seen: MemoryEvidence) -> MemoryEvidence:
         """Add to what was seen of the machine what this life said of its own memory."""

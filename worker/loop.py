@@ -9,6 +9,7 @@ from shared.clock import Clock
 from shared.limits import PING_INTERVAL_S, PINGS_MISSED_MAX
 from shared.messages import Cancel, Hello, Message, Park, Phase, Ping, Submit
 from worker.batch_engine import BatchEngine
+from worker.first_runs import FirstRuns
 from worker.held_memory import HeldMemory
 from worker.inbox import Inbox
 from worker.outbox import Outbox
@@ -36,6 +37,7 @@ class Parts:
     running: Running
     memory: HeldMemory
     reporter: Reporter
+    first_runs: FirstRuns
 
 
 class Loop:
@@ -51,6 +53,7 @@ class Loop:
         self._running = parts.running
         self._memory = parts.memory
         self._reporter = parts.reporter
+        self._first_runs = parts.first_runs
         self._clock = clock
         self._step = 0
         self._heard_at = float("-inf")
@@ -64,6 +67,7 @@ class Loop:
         self._outbox.send_prefills(self._step)
 
     def turn(self) -> None:
+        self._first_runs.begin_turn()
         for message in self._inbox.drain():
             self._take(message)
         self._watch_proxy()
@@ -196,7 +200,7 @@ class Loop:
             self._clock.now(),
             phase,
             step=self._step,
-            expected_ms=plan.expected_ms,
+            expected_ms=self._first_runs.expected_ms(plan),
             running=self._scheduler.names,
             kv_bytes=self._engine.kv_bytes,
         )

@@ -1,7 +1,8 @@
 """How much memory there is, and how much of it KV caches may take. Decisions are pure; reports come in.
 
 The working set is what the device says it can hold without swapping. On Metal that is
-`max_recommended_working_set_size`; where a device reports none (the CPU build), it is the machine's memory.
+`max_recommended_working_set_size`; where a device reports none (the CPU build), it is the machine's memory. A
+card's is what other processes have left of it when the worker begins.
 No wired limit is ever set: whole-machine panics are reported with it, and none without.
 """
 
@@ -18,6 +19,7 @@ from shared.messages import MemoryReading
 
 _CACHE_LIMIT_SHARE: Final = 0.05
 _HEADROOM_SHARE_WARN: Final = 0.2
+_SAME_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,8 @@ class DeviceReport:
     """What the device says of itself, in bytes; 0 where it says nothing.
 
     `resource_limit` is how many buffers may be alive at a time, which Metal bounds. `shares_memory` says
-    whether the device's memory is the system's: that of a card is its own.
+    whether the device's memory is the system's: that of a card is its own, and `free_bytes` is what other
+    processes have left of it. `is_gpu` says whether it is one.
     """
 
     name: str
@@ -33,10 +36,13 @@ class DeviceReport:
     memory_bytes: int
     resource_limit: int = 0
     shares_memory: bool = True
+    free_bytes: int = 0
+    is_gpu: bool = False
 
     @property
     def usable_bytes(self) -> int:
-        return self.working_set_bytes or self.memory_bytes
+        most_bytes = self.working_set_bytes or self.memory_bytes
+        return min(most_bytes, self.free_bytes or most_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,10 @@ class Budget:
 
 
 def device_report() -> DeviceReport:
-    """Ask MLX's default device, and the system where the device is silent."""
+    """Ask MLX's default device, and the system where the device is silent.
+
+    Before anything is loaded: what this process holds itself would count as taken by others.
+    """
     info = dict(mx.device_info()) if mx.default_device() == mx.gpu else {}
     return report_of(info, system_bytes())
 
@@ -63,7 +72,14 @@ def report_of(info: dict[str, str | int], system_bytes: int) -> DeviceReport:
         memory_bytes=memory,
         resource_limit=int(info.get("resource_limit", 0)),
         shares_memory="total_memory" not in info,
+        # A chip without memory of its own calls pages of files taken, which the system would give back.
+        free_bytes=0 if _same(memory, system_bytes) else int(info.get("free_memory", 0)),
+        is_gpu=bool(info),
     )
+
+
+def _same(memory_bytes: int, system_bytes: int) -> bool:
+    return abs(memory_bytes - system_bytes) <= _SAME_SHARE * system_bytes
 
 
 def limit_bytes(report: DeviceReport, fraction: float) -> int:

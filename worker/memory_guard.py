@@ -3,8 +3,9 @@
 The worker is tight when it holds more than its cap, or when other programs have left the machine almost
 nothing. As long as it stays tight, each look takes one measure more: let go of MLX's spare buffers, halve the
 pieces of prefill, lower the budget for KV caches to what fits (the proxy then parks, queues and refuses).
-What is idle, over its cap and can't give that back asks to be replaced. (Whatever is kept in case somebody
-needs it, such as prefixes of prompts, would go before all of these; there is nothing of the kind yet.)
+What is idle, over its cap or left with little room for caches, and can't give that back asks to be replaced.
+(Whatever is kept in case somebody needs it, such as prefixes of prompts, would go before all of these; there
+is nothing of the kind yet.)
 
 What is held: on Metal, buffers count both with MLX and in the process's footprint, and neither has all (the
 interpreter isn't MLX's, a buffer that was never touched isn't resident), so the larger one counts. A card's
@@ -23,6 +24,8 @@ GROWTH_SHARE: Final = 0.05
 # Other programs don't bring the budget below this share: somebody has to be served, and it isn't our memory.
 FLOOR_SHARE: Final = 0.05
 CLEAR_INTERVAL_S: Final = 1.0
+# If what the worker itself holds leaves less than this share of the budget, the next life serves better.
+_USEFUL_SHARE: Final = 0.25
 _CALM_SHARE: Final = 0.02
 _CALM_RESERVE: Final = 1.2
 _ARRAYS_CLEAR_SHARE: Final = 0.5
@@ -109,7 +112,7 @@ class MemoryGuard:
             self._relax(seen.kv_bytes - over_bytes, seen.now - self._looked_at)
         self._looked_at = seen.now
         self._arrays.look(seen.arrays)
-        leaks = over_bytes > 0 and seen.is_idle and self._measures == _LESS_BUDGET
+        leaks = seen.is_idle and self._leaks(seen.kv_bytes, over_bytes)
         collect = leaks and not self._collected
         wants_recycle = (leaks and self._collected) or (seen.is_idle and self._arrays.due)
         self._collected = leaks
@@ -142,6 +145,12 @@ class MemoryGuard:
         enough_bytes = _CALM_RESERVE * reserve_bytes if self._system_short else reserve_bytes
         self._system_short = seen.available_bytes < enough_bytes
         return seen.available_bytes < reserve_bytes
+
+    def _leaks(self, kv_bytes: int, over_bytes: int) -> bool:
+        """Whether it is over its cap, or so near it that it would serve little for the rest of its life."""
+        if over_bytes > 0:
+            return self._measures == _LESS_BUDGET
+        return kv_bytes - over_bytes < _USEFUL_SHARE * self._bounds.budget_bytes
 
     def _tighten(self, fits_bytes: int) -> None:
         """Take one measure more; the last one is a budget of what fits.

@@ -21,6 +21,7 @@ from shared.messages import Hello, MemoryReading, Phase, Progress
 from shared.model_folder import ModelFolder
 from worker import canary, memory
 from worker.batch_engine import BatchEngine
+from worker.first_runs import FIRST_RUN_MS, FirstRuns
 from worker.foreign_signals import ForeignSignals, ensure_blocked
 from worker.held_memory import HeldMemory, MemorySources
 from worker.inbox import Inbox
@@ -48,11 +49,12 @@ _RESERVE_SHARE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A model that is loaded, and the memory it may use."""
+    """A model that is loaded, the memory it may use, and what a first run of something may take."""
 
     loaded: LoadedModel
     budget: memory.Budget
     bounds: Bounds
+    first_run_ms: float
 
 
 def main() -> NoReturn:
@@ -106,7 +108,7 @@ def _load(spec: LaunchSpec, report: Callable[[Progress], None]) -> _Ready:
         arrays_max=device.resource_limit,
         shares_memory=device.shares_memory,
     )
-    return _Ready(loaded, budget, bounds)
+    return _Ready(loaded, budget, bounds, FIRST_RUN_MS if device.is_gpu else 0.0)
 
 
 class _LoadingProgress:
@@ -157,6 +159,7 @@ class _Service:
             running=Running(ManifestWriter(spec.manifest_fd).write),
             memory=held,
             reporter=Reporter(self._hello, outbox, report, held),
+            first_runs=FirstRuns(ready.first_run_ms),
         )
         self._loop = Loop(self._hello, parts, clock=clock)
 

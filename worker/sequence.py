@@ -24,7 +24,8 @@ class Sequence:
     `ids` are the prompt and what was emitted before. All but the last are prefilled; the last one is the
     input of the first decode step, so a prompt of one token is no special case. `launched` and `settled`
     count tokens of the answer: those a step was launched for, and those that were read back. `rank` is its
-    lane's place, 0 for the first, and `quantum_ms` what one piece of its prefill may take.
+    lane's place, 0 for the first, and `quantum_ms` what one piece of its prefill may take. Of the answer,
+    `emitted` tokens are among the ids.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Sequence:
     quantum_ms: float
     prefilled: int = 0
     phase: Phase = field(default=Phase.WAITING)
+    emitted: int = 0
 
     @classmethod
     def of(cls, submit: Submit, now: float) -> Self:
@@ -57,12 +59,18 @@ class Sequence:
             submitted_at=now,
             rank=submit.rank,
             quantum_ms=submit.quantum_ms,
+            emitted=emitted,
         )
 
     @property
     def to_prefill(self) -> int:
         """How many tokens are still to be prefilled before the first decode step."""
         return len(self.ids) - 1 - self.prefilled
+
+    @property
+    def context(self) -> int:
+        """How many tokens it has once the newest step that was launched for it is done."""
+        return len(self.ids) + self.launched - self.emitted
 
     @property
     def last_id(self) -> int:

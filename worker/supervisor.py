@@ -95,7 +95,8 @@ class Supervisor:
         self._past = past
         self._boot = boot
         self._stderr = StderrFolder(
-            self._logs_folder / f"worker-{worker}",
+            # One for each port: another one's crashes would push out what this one's worker says.
+            self._logs_folder / f"worker-{worker}-{settings.port}",
             settings.worker.stderr_lives_kept,
             settings.worker.stderr_mb * MIB,
         )
@@ -230,11 +231,14 @@ class Supervisor:
         self._scribe.submit(partial(_store, self._logs_folder, epoch))
         try:
             child = await self._launcher.start(epoch)
-        except OSError as problem:
+        except (OSError, RuntimeError) as problem:
+            # Who waits for a process is a thread, where it can't be started that is a RuntimeError.
             self._events.put_nowait(SpawnFailed(str(problem), self._clock.now()))
             return
         self._child = child
-        self._scribe.submit(partial(_note, self._run_folder.worker_pid, child.process.pid, self._boot))
+        # Now, for when the scribe comes to it the number may be another's.
+        birth = leftovers.birth(child.process.pid, self._boot)
+        self._scribe.submit(partial(_note, self._run_folder.worker_pid, child.process.pid, birth))
         asyncio.get_running_loop().add_reader(child.progress_fd, self._read, child)
         self._tasks.create_task(self._watch(child))
 
@@ -260,7 +264,10 @@ class Supervisor:
     def _cut_stderr(self) -> None:
         """Have the worker's stderr looked at, unless the disk still owes the last look."""
         if self._child is not None and not self._cutting:
-            self._cutting = self._scribe.submit(partial(self._cut, self._child.epoch))
+            # First, for the scribe may be done with it at once.
+            self._cutting = True
+            if not self._scribe.submit(partial(self._cut, self._child.epoch)):
+                self._cutting = False
 
     def _cut(self, epoch: int) -> None:
         self._stderr.cut(epoch)
@@ -283,9 +290,9 @@ def _store(folder: Path, epoch: int) -> None:
         store_epoch(folder, epoch)
 
 
-def _note(file: Path, pid: int, boot: str) -> None:
+def _note(file: Path, pid: int, birth: str | None) -> None:
     with contextlib.suppress(OSError):
-        leftovers.note(file, pid, boot)
+        leftovers.note(file, pid, birth)
 
 
 def _tell(instruction: Tell, channel: DealerChannel) -> None:

@@ -63,11 +63,14 @@ class Calibration:
 
 
 class Restarts:
-    """When the next worker will be ready, from how long it took before. Seconds."""
+    """When the next worker will be ready, from how long it took before. Seconds.
+
+    `restart_s` is what it takes once it is started. The wait before, which is told each time, isn't part of
+    that: one breaker's minute would have those refused for whom the next worker would be back in time.
+    """
 
     def __init__(self) -> None:
         self.restart_s = _RESTART_S_UNSEEN
-        self._load_s = _RESTART_S_UNSEEN
         self._lost_at: float | None = None
         self._starts_at: float | None = None
 
@@ -80,19 +83,18 @@ class Restarts:
 
     def came(self, now: float) -> None:
         if self._lost_at is not None:
-            self.restart_s += 0.5 * (now - self._lost_at - self.restart_s)
-            began_at = self._lost_at if self._starts_at is None else self._starts_at
-            self._load_s += 0.5 * (max(0.0, now - began_at) - self._load_s)
+            self.restart_s += 0.5 * (max(0.0, now - self._begins_at(self._lost_at)) - self.restart_s)
         self._lost_at = self._starts_at = None
 
     def left_s(self, now: float) -> float:
         """Return how long until a worker is there; 0 with one. What is overdue is expected ever later."""
         if self._lost_at is None:
             return 0.0
-        if self._starts_at is not None and self._starts_at > now:
-            return self._starts_at - now + self._load_s
-        lost_s = now - self._lost_at
-        return max(self.restart_s - lost_s, _OVERDUE_SHARE * (lost_s - self.restart_s), 1.0)
+        left_s = self._begins_at(self._lost_at) + self.restart_s - now
+        return max(left_s, _OVERDUE_SHARE * -left_s, 1.0)
+
+    def _begins_at(self, lost_at: float) -> float:
+        return lost_at if self._starts_at is None else self._starts_at
 
 
 class Promises:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ops.cli import app
-from proxy.quarantine import FILE_NAME, Entry, Quarantine
+from proxy.quarantine import Entry, Quarantine, file_of
 from shared.config import Settings
 from shared.run_folder import RunFolder, RunLock
 from tests.ops.played_gateway import played
@@ -36,7 +36,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def file(settings: Settings) -> Path:
-    path = settings.home_folder / FILE_NAME
+    path = file_of(settings.home_folder, settings.port)
     Quarantine.write(path, [OLD, ONE, TWO])
     return path
 

@@ -1,5 +1,6 @@
 """`forebay up` with false children: ready is said, deaths are mended, and nothing outlives it."""
 
+import errno
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
+from typing import cast
 
 import psutil
 import pytest
@@ -20,9 +22,9 @@ from rich.console import Console
 from ops.child import Child, ChildSpec, RestartDelay
 from ops.screen import Screen
 from ops.stop import Stop
-from ops.up import refuse_taken_port
+from ops.up import _Life, refuse_taken_port
 from ops.welcome import base_address, curl_line, kill_line
-from shared.clock import SystemClock
+from shared.clock import FalseClock, SystemClock
 from shared.config import Settings
 from shared.errors import SettingsError
 from shared.model_folder import ModelFolder
@@ -242,6 +244,40 @@ def test_only_this_lifes_words_are_shown_and_a_large_log_is_put_aside(tmp_path: 
     assert log.read_text() == "new words\nnew words\n"
     assert log.with_name("worker.log.1").stat().st_size == 10_000_001
     child.kill()
+
+
+class Refused:
+    """A child that ended, and that the system can't start again for some tries."""
+
+    ending = "was killed by SIGKILL"
+
+    def __init__(self, tries: int) -> None:
+        self.spec = ChildSpec("proxy", (), Path("nowhere"))
+        self.running = False
+        self.tries = tries
+
+    def start(self) -> None:
+        self.tries -= 1
+        if self.tries >= 0:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        self.running = True
+
+    def bound_log(self) -> None:
+        pass
+
+
+def test_a_child_that_the_system_cannot_start_now_is_tried_again_and_the_other_goes_on() -> None:
+    child, clock, said = Refused(tries=2), FalseClock(0.0), list[str]()
+    life = _Life(cast("Child", child), clock, said.append)
+    for _ in range(10):
+        life.look_after()
+        clock.advance(1.0)
+    assert child.running
+    assert said == [
+        "The proxy was killed by SIGKILL; it starts again in 1 s.",
+        "The proxy can't be started (Resource temporarily unavailable); it starts again in 2 s.",
+        "The proxy can't be started (Resource temporarily unavailable); it starts again in 4 s.",
+    ]
 
 
 def test_the_delay_doubles_up_to_half_a_minute_and_a_good_life_resets_it() -> None:

@@ -5,6 +5,7 @@ import stat
 
 import aiohttp
 import pytest
+from aiohttp import web_runner
 
 from shared.codec import decode, encode
 from shared.messages import BackingOff, Care, Exited, Restart, Stop
@@ -302,6 +303,19 @@ async def test_other_refusals_are_json_too(here, method, path, body, expected):
     refused = await ordered(here, path, body, method)
     assert refused.status == expected
     assert isinstance(refused.body["problem"], str)
+
+
+async def test_an_order_that_never_ends_does_not_keep_the_gateway_from_ending(tmp_path, monkeypatch):
+    """Ten minutes, in the place of the library's one, are far above the test's own limit."""
+    monkeypatch.setitem(web_runner.BaseRunner.__init__.__kwdefaults__, "shutdown_timeout", 600.0)
+    async with gateway(tmp_path) as here:
+        _, writer = await asyncio.open_unix_connection(str(here.admin_socket))
+        writer.write(b"POST /admin/stop HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n{")
+        await status(here)  # By then that one was read, too.
+        here.stop.ask(at_once=True)
+        await here.serving
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_only_the_owner_may_open_the_socket(here):

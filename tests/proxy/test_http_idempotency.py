@@ -288,6 +288,13 @@ async def test_what_is_wrong_in_itself_is_stored_until_the_rules_change(here):
     assert (anew.status, REPLAY in anew.headers) == (400, False)
 
 
+async def test_what_is_wrong_with_a_header_beside_the_key_is_not_stored(here):
+    """It isn't part of what is asked, and the next try may come without it."""
+    wrong = await here.post(CHAT, asked(), headers=KEY | {"x-slo-ttft-ms": "soon"})
+    assert (wrong.status, wrong.error["param"]) == (400, "x-slo-ttft-ms")
+    assert (await here.post(CHAT, asked(), headers=KEY)).text == TEXT
+
+
 async def test_what_is_too_long_is_judged_anew_each_time(here):
     for _ in range(2):
         refused = await here.post(CHAT, chat(max_tokens=6000), headers=KEY)

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from proxy.quarantine import FILE_NAME, Quarantine
+from proxy.quarantine import Quarantine, file_of
 from shared.clock import FalseClock
 from shared.errors import Quarantined
 
@@ -20,7 +20,7 @@ class Machine:
     """A home folder, a wall clock that anybody may set, and a clock that only grows."""
 
     def __init__(self, home):
-        self.path = home / FILE_NAME
+        self.path = file_of(home, 8000)
         self.wall = SimpleNamespace(now_s=1e9)
         self.clock = FalseClock(5.0)
 
@@ -201,13 +201,13 @@ def read(machine):
 
 
 def test_only_its_owner_may_read_the_file_and_nothing_lies_beside_it(machine, quarantine):
-    left_over = machine.path.with_name(f"{FILE_NAME}.new")
+    left_over = machine.path.with_name(f"{machine.path.name}.new")
     left_over.write_text("half")
     left_over.chmod(0o644)
     add(quarantine, "a")
     quarantine.close()
     assert stat.S_IMODE(machine.path.stat().st_mode) == 0o600
-    assert [each.name for each in machine.path.parent.iterdir()] == [FILE_NAME]
+    assert [each.name for each in machine.path.parent.iterdir()] == [machine.path.name]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_file_that_can_not_be_understood_is_put_aside_and_said(machine, conten
         quarantine = machine.begin()
     assert [each["log_level"] for each in said] == ["warning"]
     assert names(quarantine) == []
-    assert machine.path.with_name(f"{FILE_NAME}.unreadable").read_bytes() == content
+    assert machine.path.with_name(f"{machine.path.name}.unreadable").read_bytes() == content
     add(quarantine, "a")
     assert names(machine.restart(quarantine)) == ["a"]
 
@@ -249,7 +249,7 @@ def test_a_full_disk_costs_the_memory_over_a_restart_and_nothing_else(machine, q
     assert [(each["log_level"], "No space" in each["problem"]) for each in said] == [("error", True)]
     assert names(quarantine) == ["a", "b"]
     assert [each["fingerprint"] for each in read(machine)] == ["a"]
-    assert [each.name for each in machine.path.parent.iterdir()] == [FILE_NAME]
+    assert [each.name for each in machine.path.parent.iterdir()] == [machine.path.name]
     add(quarantine, "c")
     assert names(machine.restart(quarantine)) == ["a", "b", "c"]
 

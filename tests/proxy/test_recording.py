@@ -1,6 +1,7 @@
 """A recording: every listener hears all of it, and what nobody needs any more is let go."""
 
 import asyncio
+import tracemalloc
 
 import pytest
 
@@ -50,6 +51,25 @@ def test_what_is_trimmed_is_only_what_all_have_taken():
         recording.write(b"j")
         recording.end()
         assert (heard(fast), heard(slow)) == (b"ghij", b"j")
+
+
+def test_letting_go_of_what_was_taken_copies_nothing_of_the_rest():
+    """It happens at each write, for as long as a slow listener has megabytes to take."""
+    recording = Recording()
+    with recording.listen() as slow:
+        recording.write(bytes(4 << 20))
+        slow.take()
+        recording.trim()
+        recording.write(b"x")
+        tracemalloc.start()
+        try:
+            for _ in range(50):
+                recording.trim()
+                recording.write(b"y")
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        finally:
+            tracemalloc.stop()
+        assert slow.behind_bytes == (4 << 20) - 65_536 + 51
 
 
 def test_who_leaves_holds_nothing_back():

@@ -229,6 +229,14 @@ def test_a_death_is_judged_though_the_worker_could_not_be_reached_before(world):
     assert (world.status, world.link.state.deaths) == ("restarting", 1)
 
 
+def test_how_a_worker_ended_is_told_though_it_could_not_be_reached_before(world):
+    """Being out of reach is no cause, and often seen first: the wire notices before the supervisor does."""
+    world.worker_says(hello(1))
+    world.link._lose("unreachable", retire=False)
+    world.supervisor_says(Exited(1, "memory", "it had no more", ()))
+    assert (world.link.state.last_cause, world.link.state.last_detail) == ("memory", "it had no more")
+
+
 def test_a_death_is_judged_once_however_often_it_is_said(world):
     world.worker_says(hello(1))
     world.supervisor_says(Exited(1, "crash", "", ()))

@@ -42,17 +42,18 @@ def undisturbed(gateway) -> list[str]:
     return [said.text for said in asyncio.run(together(gateway.url, BODIES))]
 
 
-@pytest.mark.parametrize("manner", [(), ("--drain",)], ids=["at once", "drained"])
-def test_the_worker_is_replaced_under_live_streams_and_none_loses_a_token(fresh_gateway, undisturbed, manner):
-    before = fresh_gateway.ready_body()["worker"]["epoch"]
-    said, words = asyncio.run(with_an_order(fresh_gateway, "restart", "worker", *manner))
-    assert [each.text for each in said] == undisturbed
-    assert all(each.done and each.error is None for each in said)
-    worker = fresh_gateway.ready_body()["worker"]
-    assert worker["epoch"] > before
-    assert f"epoch {before} was replaced by that of epoch {worker['epoch']}" in words
-    assert (worker["last_death"], worker["deaths"], worker["rung"]) == ("planned", 0, 0)
-    assert "was replaced on purpose" in ordered(fresh_gateway, "journal")
+def test_the_worker_is_replaced_under_live_streams_and_none_loses_a_token(fresh_gateway, undisturbed):
+    """At once, so that streams pause; and after a drain, so that they end first."""
+    for manner in ((), ("--drain",)):
+        before = fresh_gateway.ready_body()["worker"]["epoch"]
+        said, words = asyncio.run(with_an_order(fresh_gateway, "restart", "worker", *manner))
+        assert [each.text for each in said] == undisturbed
+        assert all(each.done and each.error is None for each in said)
+        worker = fresh_gateway.ready_body()["worker"]
+        assert worker["epoch"] > before
+        assert f"epoch {before} was replaced by that of epoch {worker['epoch']}" in words
+        assert (worker["last_death"], worker["deaths"], worker["rung"]) == ("planned", 0, 0)
+    assert ordered(fresh_gateway, "journal").count("was replaced on purpose") == 2
 
 
 def test_a_gateway_that_is_stopped_finishes_what_runs_and_leaves_nothing_behind(fresh_gateway, undisturbed):

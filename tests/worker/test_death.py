@@ -52,7 +52,7 @@ def test_the_end_of_a_process_says_its_cause(status: int, stderr: str, cause: st
     [
         (MemoryEvidence(available_share=0.02), "only 2.0% of the machine's memory was available"),
         (MemoryEvidence(oom_kills=1), "was killing for want of memory"),
-        (MemoryEvidence(over_cap=True), "held more memory than it may"),
+        (MemoryEvidence(over_cap=True), "held memory that it couldn't give back"),
         (MemoryEvidence(budget_share=0.5), "cut its caches to 50%"),
     ],
 )

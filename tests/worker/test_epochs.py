@@ -109,6 +109,17 @@ def test_after_the_whole_machine_went_down_the_next_life_begins_on_rung_2(remain
     assert (past.lost_epoch, past.machine_went_down, past.rung) == (5, True, 2)
 
 
+def test_a_life_that_was_busy_for_days_is_known_to_be_lost(remains: Remains) -> None:
+    """Its beginning is far back in the journal, or was turned over and is gone."""
+    remains.write("spawned", 5, boot="before")
+    for _ in range(1200):
+        remains.write("running", 5, boot="before")
+    remains.write("started")
+    remains.write("care", 5)
+    past = remains.look_back()
+    assert (past.lost_epoch, past.machine_went_down, past.rung) == (5, True, 2)
+
+
 def test_another_ports_life_is_another_supervisors_affair(remains: Remains) -> None:
     remains.write("spawned", 5, boot="before", port=8001)
     assert remains.look_back().lost_epoch is None

@@ -5,7 +5,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import IO, Final
 
 import pytest
 
@@ -47,9 +48,11 @@ LINUX: Final = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere blo
 
 
 @contextmanager
-def running(deed: str, thread: str = "main") -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    deed: str, thread: str = "main", stderr: int | IO[bytes] = subprocess.PIPE
+) -> Iterator[subprocess.Popen[bytes]]:
     command = (sys.executable, "-c", PROCESS, deed, thread)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
@@ -87,6 +90,13 @@ def test_a_signal_from_outside_ends_a_process_as_ever_and_says_so(number: signal
         _, words = process.communicate(timeout=60)
     assert process.returncode == -number
     assert words.decode() == f"ended by {number.name}, {SENT_BY_ANOTHER}\n"
+
+
+@LINUX
+def test_a_signal_ends_a_process_whose_words_find_no_room() -> None:
+    with Path("/dev/full").open("wb") as full, running("wait", stderr=full) as process:
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(60) == -signal.SIGHUP
 
 
 def test_what_asks_for_the_end_only_calls_who_decides_about_it() -> None:

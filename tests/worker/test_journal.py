@@ -1,5 +1,6 @@
 """The journal: what is written is read, whatever happened in the middle."""
 
+import errno
 import json
 import os
 import stat
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.messages import ManifestRow, MemoryReading
+from worker import journal_file
 from worker.journal import (
     FILE_NAME,
     FILE_NAMES,
@@ -187,6 +189,39 @@ def test_a_life_whose_end_nobody_saw_says_what_is_known(desk: Desk, panic: bool,
     (lost,) = [life for life in lives if life.epoch == 5]
     assert lost.detail.startswith(words)
     assert (lost.cause, lost.rows) == (None, ROWS)
+
+
+def test_a_life_whose_end_is_missing_is_no_loss_of_a_supervisor_that_went_on(desk: Desk) -> None:
+    """A full disk costs records: of an end, and of what its supervisor did after it."""
+    panic = "the whole machine went down while it lived"
+    desk.write(Spawned(5, 0, "closed"), Spawned(6, 0, "closed"))
+    desk.write(SupervisorStarted(2, 6, machine_went_down=True))
+    assert [life.detail for life in read_lives(desk.folder)] == [panic, ""]
+    desk.write(Spawned(7, 0, "closed"), SupervisorStopped())
+    desk.write(SupervisorStarted(3, None, machine_went_down=False))
+    assert [life.detail for life in read_lives(desk.folder)] == ["", panic, ""]
+
+
+def test_a_write_that_fails_cuts_off_nothing_of_another_ports(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = JournalFile(desk.folder, MIB)
+    desk.write(Spawned(1, 0, "closed"))
+    line = json.dumps({"at": NOON.isoformat(), "boot": "b", "port": 8001, "kind": "spawned", "epoch": 2})
+    others = threading.Thread(target=other.append, args=(line.encode(),))
+    write_all = journal_file._write_all
+
+    def fail(descriptor: int, data: bytes) -> None:
+        monkeypatch.setattr(journal_file, "_write_all", write_all)
+        others.start()
+        others.join(0.2)
+        os.write(descriptor, data[:5])
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(journal_file, "_write_all", fail)
+    desk.write(Spawned(3, 0, "closed"))
+    others.join()
+    assert [record.epoch for record in read_records(desk.folder)] == [2, 1]
 
 
 def test_lives_whose_beginning_was_turned_over_are_told_all_the_same(desk: Desk) -> None:

@@ -31,21 +31,21 @@ def file(tmp_path: Path) -> Path:
 def test_a_process_that_was_noted_is_ended_even_if_it_is_stopped(
     file: Path, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    leftovers.note(file, sleeper.pid, BOOT)
+    leftovers.note(file, sleeper.pid, leftovers.birth(sleeper.pid, BOOT))
     sleeper.send_signal(signal.SIGSTOP)
     assert leftovers.end_leftover(file, BOOT) == sleeper.pid
     assert sleeper.wait(20) == -signal.SIGKILL
 
 
 def test_a_process_that_is_gone_is_no_leftover(file: Path, sleeper: "subprocess.Popen[bytes]") -> None:
-    leftovers.note(file, sleeper.pid, BOOT)
+    leftovers.note(file, sleeper.pid, leftovers.birth(sleeper.pid, BOOT))
     sleeper.kill()
     sleeper.wait()
     assert leftovers.end_leftover(file, BOOT) is None
 
 
 def test_the_remains_of_a_process_are_no_leftover(file: Path, sleeper: "subprocess.Popen[bytes]") -> None:
-    leftovers.note(file, sleeper.pid, BOOT)
+    leftovers.note(file, sleeper.pid, leftovers.birth(sleeper.pid, BOOT))
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert leftovers.end_leftover(file, BOOT) is None
@@ -56,7 +56,7 @@ def test_a_process_of_the_same_number_and_another_birth_is_left_alone(
 ) -> None:
     file.write_text(json.dumps({"pid": sleeper.pid, "birth": f"{BOOT} 12345"}))
     assert leftovers.end_leftover(file, BOOT) is None
-    leftovers.note(file, sleeper.pid, "another boot")
+    leftovers.note(file, sleeper.pid, leftovers.birth(sleeper.pid, "another boot"))
     assert leftovers.end_leftover(file, BOOT) is None
     assert sleeper.poll() is None
 

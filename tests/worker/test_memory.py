@@ -32,14 +32,31 @@ CUDA: Final[dict[str, str | int]] = {
 
 def test_a_mac_says_what_it_can_hold_without_swapping() -> None:
     report = report_of(M3_MAX, system_bytes=64 * GIB)
-    assert report == DeviceReport("Apple M3 Max", 48 * GIB, 64 * GIB, 499_000, shares_memory=True)
+    assert report == DeviceReport("Apple M3 Max", 48 * GIB, 64 * GIB, 499_000, is_gpu=True)
     assert report.usable_bytes == 48 * GIB
 
 
 def test_a_card_that_names_no_working_set_is_used_up_to_its_memory() -> None:
-    report = report_of(CUDA, system_bytes=512 * GIB)
-    assert report == DeviceReport("NVIDIA L4", 0, 24 * GIB, 0, shares_memory=False)
+    silent = {key: value for key, value in CUDA.items() if key != "free_memory"}
+    report = report_of(silent, system_bytes=512 * GIB)
+    assert report == DeviceReport("NVIDIA L4", 0, 24 * GIB, shares_memory=False, is_gpu=True)
     assert report.usable_bytes == 24 * GIB
+
+
+def test_of_a_card_only_what_other_processes_leave_is_used() -> None:
+    assert report_of(CUDA, system_bytes=512 * GIB).usable_bytes == 23 * GIB
+    shared = report_of({**CUDA, "free_memory": 3 * GIB}, system_bytes=512 * GIB)
+    assert budget(shared, 0.5, None, weights_bytes=1 * GIB, prefill_bytes=0).kv_bytes == GIB // 2
+
+
+def test_what_is_free_of_the_systems_own_memory_is_no_bound() -> None:
+    """After a load, the model's files fill much of it, and the next life would be refused."""
+    chip = report_of({**CUDA, "free_memory": 3 * GIB}, system_bytes=24 * GIB + 100 * MIB)
+    assert chip.usable_bytes == 24 * GIB
+
+
+def test_a_device_that_claims_more_free_memory_than_it_has_is_not_believed() -> None:
+    assert report_of({**CUDA, "free_memory": 100 * GIB}, system_bytes=0).usable_bytes == 24 * GIB
 
 
 def test_a_cpu_has_the_machines_memory() -> None:

@@ -212,6 +212,22 @@ def test_what_is_idle_over_its_cap_and_cannot_give_back_asks_to_be_replaced(benc
     assert looks[-1].budget_bytes == 0
 
 
+def test_what_is_idle_just_under_its_cap_is_no_wedge(bench: Bench) -> None:
+    """There the budget doesn't grow back, and it was nothing at the last."""
+    for _ in range(3):
+        bench.look(held=24 * GIB + GIB // 4)
+    assert bench.look(held=24 * GIB - GIB // 4, idle=True).budget_bytes == 0
+    assert bench.look().wants_recycle
+
+
+def test_what_has_grown_until_it_serves_little_is_replaced_when_idle(bench: Bench) -> None:
+    for held, replaced in ((24 * GIB - FULL // 4, False), (24 * GIB - FULL // 4 + MIB, True)):
+        assert not bench.look(held=held, idle=False).wants_recycle
+        orders = [bench.look(idle=True), bench.look()]
+        assert [order.collect for order in orders] == [replaced, False]
+        assert orders[-1].wants_recycle is replaced
+
+
 def test_what_can_be_collected_needs_no_replacing(bench: Bench) -> None:
     for _ in range(3):
         orders = bench.look(held=25 * GIB, idle=True)

@@ -107,7 +107,9 @@ def test_an_idle_worker_over_its_cap_is_recycled(bench: Bench) -> None:
     said = bench.exit(EXIT_PLANNED)
     cause, detail = cause_of(said)
     assert cause == "planned"
-    assert detail.startswith("recycled: over its memory cap for 20 idle seconds; footprint 900 MiB")
+    assert detail.startswith(
+        "recycled: held memory that it couldn't give back for 20 idle seconds; footprint 900 MiB"
+    )
     assert Spawn(FIRST + 1) in said
     assert [bench.die() for _ in range(2)] == [0, 1]
 

@@ -15,6 +15,7 @@ from shared.messages import BackingOff, Care, Exited, Starting
 from tests.worker.supervised_house import FRESH, House, ended, is_gone, open_descriptors, until
 from worker import life
 from worker.__main__ import main
+from worker.child import Child, Launcher
 from worker.supervisor import Supervisor
 
 
@@ -91,9 +92,9 @@ async def test_a_stuck_load_is_noticed(house: House) -> None:
 async def test_what_each_life_wrote_is_kept_for_the_newest_few(house: House) -> None:
     async with house.supervisor("exit:1,exit:1,healthy", stderr_lives_kept=2):
         await house.until_lives(3)
-    files = sorted(file.name for file in (house.home / "logs" / "worker-0").iterdir())
+    files = sorted(file.name for file in (house.home / "logs" / "worker-0-8000").iterdir())
     assert files == ["2.stderr", "3.stderr"]
-    assert (house.home / "logs" / "worker-0" / "2.stderr").read_text() == "last words of 2\n"
+    assert (house.home / "logs" / "worker-0-8000" / "2.stderr").read_text() == "last words of 2\n"
 
 
 async def test_a_home_that_takes_no_logs_costs_the_words_and_not_the_worker(house: House) -> None:
@@ -119,6 +120,18 @@ async def test_a_command_that_is_not_there_is_a_death_that_backs_off(house: Hous
     exited = next(message for message in house.heard if isinstance(message, Exited))
     assert exited.cause == "crash"
     assert "could not be started" in exited.detail
+
+
+async def test_a_worker_that_no_thread_can_wait_for_is_a_death_that_backs_off(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(_launcher: Launcher, _epoch: int) -> Child:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Launcher, "start", start)
+    async with house.supervisor("healthy"):
+        await house.hears(BackingOff)
+    await house.hears(Exited, cause="crash", detail="could not be started: can't start new thread")
 
 
 async def test_a_proxy_that_comes_late_learns_the_present_state(house: House) -> None:

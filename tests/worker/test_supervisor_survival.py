@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -19,8 +20,10 @@ from shared.run_folder import RunFolder, SupervisorLock
 from tests.worker.false_process import ROWS
 from tests.worker.supervised_house import House, ended, is_gone, until
 from worker import leftovers, restart
+from worker.child import StderrFolder
 from worker.epochs import EPOCH_FILE_NAME, Past
 from worker.journal import FILE_NAME, Ran, read_records
+from worker.scribe import Scribe
 
 
 @pytest.fixture
@@ -185,12 +188,27 @@ async def test_a_lost_life_and_a_panic_are_written_down(house: House) -> None:
 
 
 async def test_a_life_that_writes_too_much_keeps_the_end_of_it(house: House) -> None:
-    folder = house.logs / "worker-0"
+    folder = house.logs / "worker-0-8000"
     async with house.supervisor("chatty", stderr_mb=1) as supervisor:
         await house.until_ready(1)
         await until(lambda: (folder / "1.stderr").stat().st_size < 1 << 20)
         assert supervisor._stderr.tail(1).splitlines()[-1].startswith("039999 ")
     assert b" bytes before this are left out]" in (folder / "1.stderr.before").read_bytes()
+
+
+async def test_stderr_is_looked_at_again_however_fast_the_look_before_was(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+
+    def do_at_once(_scribe: Scribe, job: Callable[[], None]) -> bool:
+        job()
+        return True
+
+    monkeypatch.setattr(Scribe, "submit", do_at_once)
+    monkeypatch.setattr(StderrFolder, "cut", lambda _folder, epoch: looks.append(epoch))
+    async with house.supervisor("healthy"):
+        await until(lambda: len(looks) >= 3)
 
 
 async def test_a_home_on_a_full_disk_costs_the_words_and_not_the_worker(house: House) -> None:
@@ -296,3 +314,17 @@ async def test_the_worker_that_runs_is_noted(house: House) -> None:
         file = RunFolder(house.home, 8000).worker_pid
         await until(file.exists)
         assert leftovers._read(file) == (pid, leftovers.birth(pid, "this boot"))
+
+
+async def test_a_worker_noted_after_its_end_is_not_taken_for_who_has_its_number_then(house: House) -> None:
+    disk_answers = threading.Event()
+    supervisor = house.new_supervisor("healthy")
+    supervisor._scribe.submit(disk_answers.wait)
+    running = asyncio.create_task(supervisor.run())
+    pid = await house.until_ready(1)
+    birth = leftovers.birth(pid, "this boot")
+    supervisor.stop()
+    await until(lambda: is_gone(pid))
+    disk_answers.set()
+    await running
+    assert leftovers._read(RunFolder(house.home, 8000).worker_pid) == (pid, birth)

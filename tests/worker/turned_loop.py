@@ -20,6 +20,7 @@ from shared.model_facts import ModelFacts
 from shared.sampling import Sampling
 from tests.worker.workbench import FalseChannel, SteadyTimes
 from worker.batch_engine import StepResult
+from worker.first_runs import FirstRuns
 from worker.held_memory import HeldMemory, MemorySources
 from worker.inbox import Inbox
 from worker.loop import Loop, Parts
@@ -113,7 +114,13 @@ class FalseMemory:
 class Turned:
     """A loop and everything around it."""
 
-    def __init__(self, slots: int = 2, bounds: Bounds = BOUNDS, engine: FalseEngine | None = None) -> None:
+    def __init__(
+        self,
+        slots: int = 2,
+        bounds: Bounds = BOUNDS,
+        engine: FalseEngine | None = None,
+        first_run_ms: float = 0.0,
+    ) -> None:
         self.channel = FalseChannel()
         self.clock = FalseClock(1000.0)
         self.engine = engine or FalseEngine()
@@ -137,6 +144,7 @@ class Turned:
             running=Running(lambda rows: self.manifest.append(list(rows))),
             memory=watch,
             reporter=Reporter(HELLO, outbox, self.reports.append, watch),
+            first_runs=FirstRuns(first_run_ms),
         )
         self.loop = Loop(HELLO, parts, clock=self.clock)
 

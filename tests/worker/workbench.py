@@ -22,6 +22,7 @@ from shared.messages import (
 )
 from shared.sampling import Sampling
 from worker.batch_engine import BatchEngine
+from worker.first_runs import FirstRuns
 from worker.held_memory import HeldMemory, MemorySources
 from worker.inbox import Inbox
 from worker.loop import Loop, Parts
@@ -119,6 +120,7 @@ class Workbench:
             running=Running(self.manifest.append),
             memory=watch,
             reporter=Reporter(hello, outbox, self.progress.append, watch),
+            first_runs=FirstRuns(0.0),
         )
         self.loop = Loop(hello, parts, clock=self.clock)
         self.answers: dict[str, list[int]] = {}

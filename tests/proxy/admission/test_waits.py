@@ -262,9 +262,33 @@ def test_a_worker_that_is_not_started_yet_is_not_expected_before():
     restarts.lost(0.0)
     restarts.delayed(30.0)
     assert restarts.left_s(1.0) >= 29.0
-    restarts.came(40.0)
-    restarts.lost(50.0)
-    assert restarts.left_s(50.0) == pytest.approx(25.0)
+    assert restarts.left_s(32.0) == pytest.approx(8.0), "nor is it overdue when it has just been started"
+
+
+def test_what_a_worker_waited_before_it_was_started_is_not_expected_the_next_time():
+    restarts = Restarts()
+    restarts.lost(0.0)
+    restarts.delayed(60.0)
+    restarts.came(64.0)
+    restarts.lost(100.0)
+    assert restarts.left_s(100.0) == pytest.approx(7.0)
+
+
+def test_after_an_open_breaker_a_short_restart_refuses_nobody():
+    desk = Desk(HIGH)
+    desk.worker()
+    desk.now = 100.0
+    desk.death()
+    desk.core.worker_delayed(160.0)
+    desk.now = 165.0
+    desk.worker()
+    desk.now = 1000.0
+    desk.death()
+    desk.arrive("a", deadline_s=30.0)
+    desk.now = 1005.0
+    assert desk.decide() == []
+    desk.worker()
+    assert desk.starts() == ["a"]
 
 
 @settings(deadline=None)
