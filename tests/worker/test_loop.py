@@ -49,6 +49,20 @@ def test_hello_is_said_again_every_second_until_somebody_answers() -> None:
     assert turned.channel.of(Hello) == [HELLO, HELLO]
 
 
+def test_hello_is_said_as_soon_as_somebody_is_connected() -> None:
+    """A socket that connects takes its time; what is sent before is dropped, and a second would be lost."""
+    turned = Turned()
+    turned.channel.connected = False
+    turned.turn(times=2)
+    turned.channel.connected = True
+    turned.turn()
+    assert turned.channel.of(Hello) == [HELLO]
+    turned.turn()
+    assert turned.channel.of(Hello) == [HELLO]
+    while_connecting_s, once_connected_s = turned.channel.waited_s[0], turned.channel.waited_s[-1]
+    assert while_connecting_s < once_connected_s
+
+
 def test_a_proxy_that_is_silent_for_three_pings_is_given_up_with_all_its_sequences(met: Turned) -> None:
     met.turn(submit("runs", max_tokens=90), submit("prefills", range(45)), submit("waits"))
     met.turn(after_s=SILENCE_S)

@@ -43,12 +43,14 @@ _TURNS_MAX: Final = 5000
 
 
 class FalseChannel:
-    """Frames in and out, as a dealer has them, without a socket."""
+    """Frames in and out, as a dealer has them, without a socket. `connected` is whether anybody gets them."""
 
     def __init__(self) -> None:
+        self.connected = True
         self.incoming: list[bytes] = []
         self.sent: list[Message] = []
         self.waits = 0
+        self.waited_s: list[float] = []
 
     def say(self, message: Message) -> None:
         self.incoming.append(encode(message))
@@ -59,11 +61,13 @@ class FalseChannel:
 
     def wait(self, timeout_s: float) -> bool:
         self.waits += 1
+        self.waited_s.append(timeout_s)
         return bool(self.incoming)
 
     def send(self, frame: bytes) -> bool:
-        self.sent.append(decode(frame))
-        return True
+        if self.connected:
+            self.sent.append(decode(frame))
+        return self.connected
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [message for message in self.sent if isinstance(message, kind)]
