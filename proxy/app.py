@@ -95,13 +95,7 @@ class Proxy:
         )
         self.link = WorkerLink(channel, folder.fingerprint, clock, log)
         self.measurer = Measurer(text_model, folder, settings.proxy)
-        self.quarantine = Quarantine.of(
-            settings.home_folder,
-            settings.port,
-            settings.proxy.quarantine_places,
-            settings.proxy.quarantine_s,
-            log,
-        )
+        self.quarantine = Quarantine.of(settings, log)
         self.dispatcher = Dispatcher(
             self.link,
             Admission(settings.lanes, settings.admission),
@@ -137,11 +131,16 @@ class Proxy:
             fingerprint=f"fb_{folder.fingerprint}",
             created=int(time.time()),
         )
+        self.app = self._application(service)
+
+    def _application(self, service: Service) -> web.Application:
+        refused = self._metrics.refused
         boundary = request_boundary(
-            clock, _jitter, lambda lane, code: metrics.refused.labels(lane, code).inc(), log
+            service.clock, _jitter, lambda lane, code: refused.labels(lane, code).inc(), self._log
         )
-        self.app = web.Application(middlewares=[boundary], client_max_size=BODY_BYTES_MAX)
-        Routes(service, settings.proxy.request_timeout_s).add_to(self.app)
+        app = web.Application(middlewares=[boundary], client_max_size=BODY_BYTES_MAX)
+        Routes(service, self._settings.proxy.request_timeout_s).add_to(app)
+        return app
 
     def _end_with_worker(self, at_once: bool) -> None:
         self._stop.with_worker = True

@@ -17,6 +17,7 @@ from typing import Final, Self
 from pydantic import TypeAdapter, ValidationError
 
 from shared.clock import Clock, SystemClock
+from shared.config import Settings
 from shared.errors import Quarantined
 from shared.logs import Logger
 
@@ -78,9 +79,10 @@ class Quarantine:
         self._adopt(self._read_or_begin_anew())
 
     @classmethod
-    def of(cls, home: Path, port: int, places: int, lasts_s: float, log: Logger) -> Self:
-        """Return the quarantine of the gateway at a port."""
-        return cls(file_of(home, port), places, lasts_s, log, time.time)
+    def of(cls, settings: Settings, log: Logger) -> Self:
+        """Return the quarantine of a gateway."""
+        path, bounds = file_of(settings.home_folder, settings.port), settings.proxy
+        return cls(path, bounds.quarantine_places, bounds.quarantine_s, log, time.time)
 
     @staticmethod
     def read(path: Path) -> list[Entry]:
