@@ -3,16 +3,13 @@
 The exit status is 1 if anything was found that must not be.
 """
 
-import argparse
 import json
 import random
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from rich.console import Console
@@ -21,6 +18,7 @@ from ops import demo
 from ops.chaos import down, exhaustion, kills, poison, proxy_death, soak, upgrade
 from ops.chaos.traffic import NotUndisturbed
 from ops.figures.processes import NotStarted, machine
+from ops.load.command_line import end_in_order_on_sigterm, parser
 from ops.load.plan import Plan, Scenario
 from ops.load.progress import Progress
 from ops.models import resolve
@@ -41,10 +39,8 @@ _WIDTH: Final = 160  # of tables in a file or a pipe
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(words)
-    # Also where a shell started us in the background, with Ctrl-C's signal ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _interrupt)
+    arguments = parser("python -m ops.chaos", __doc__, SCENARIOS).parse_args(words)
+    end_in_order_on_sigterm()
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
     chosen = [scenario for scenario in SCENARIOS if scenario.name in arguments.scenarios]
     home = Settings.load().home_folder
@@ -83,33 +79,6 @@ def show(screen: Console, scenario: Scenario, measured: dict[str, Any]) -> None:
         screen.print(f"{scenario.name}: all is well", style="green")
     for problem in measured["problems"]:
         screen.print(f"{scenario.name} FAILED: {problem}", style="red", markup=False, soft_wrap=True)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Take SIGTERM for Ctrl-C: what was started is ended in order."""
-    signal.raise_signal(signal.SIGINT)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m ops.chaos", description=__doc__)
-    names = [scenario.name for scenario in SCENARIOS]
-    parser.add_argument("scenarios", nargs="+", choices=names, metavar="SCENARIO", help=", ".join(names))
-    parser.add_argument("--model", help="a folder or a Hugging Face id; the demo model if unsaid")
-    parser.add_argument("--repeats", type=_positive(int), help="how often what is repeated is done")
-    parser.add_argument("--seconds", type=_positive(float), help="how long the load lasts")
-    parser.add_argument("--json", type=Path, help="write all measured values here")
-    parser.add_argument("--seed", type=int, help="of all that is drawn; the last run printed its own")
-    return parser
-
-
-def _positive(kind: Any) -> Any:
-    def read(word: str) -> Any:
-        value = kind(word)
-        if value <= 0:
-            raise argparse.ArgumentTypeError(f"{word} is not positive")
-        return value
-
-    return read
 
 
 if __name__ == "__main__":

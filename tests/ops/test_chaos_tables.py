@@ -10,6 +10,7 @@ from rich.console import Console
 from ops.chaos import __main__ as command
 from ops.chaos import down, soak, timeline
 from ops.chaos.traffic import NotUndisturbed
+from ops.load.command_line import parser
 from ops.load.plan import Plan, Scenario, rows_table
 from ops.load.progress import Progress
 from ops.load.statistics import summary
@@ -83,11 +84,12 @@ def test_there_is_a_sample_of_every_scenario():
 
 def test_the_command_takes_scenarios_by_name_and_refuses_others_and_times_that_are_none(capsys):
     names = ["kills", "exhaustion", "poison", "down", "proxy", "upgrade", "soak"]
-    chosen = command._parser().parse_args([*names, "--seconds", "2.5", "--repeats", "3", "--seed", "9"])
+    takes = parser("chaos", None, command.SCENARIOS)
+    chosen = takes.parse_args([*names, "--seconds", "2.5", "--repeats", "3", "--seed", "9"])
     assert (chosen.scenarios, chosen.seconds, chosen.repeats, chosen.seed) == (names, 2.5, 3, 9)
     for words in ([], ["earthquake"], ["kills", "--seconds", "0"], ["kills", "--repeats", "-1"]):
         with pytest.raises(SystemExit):
-            command._parser().parse_args(words)
+            takes.parse_args(words)
         assert "usage" in capsys.readouterr().err
 
 

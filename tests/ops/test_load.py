@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ops.load import fairness, flood, idle, overload, token_path
-from ops.load.__main__ import SCENARIOS, _parser
+from ops.load.__main__ import SCENARIOS
 from ops.load.arrivals import Lengths, Mix, dice, poisson, prompt
+from ops.load.command_line import parser
 from ops.load.overload import overload_figures
 from ops.load.progress import Progress
 from ops.load.records import (
@@ -357,11 +358,12 @@ def test_each_scenario_shows_its_figures_also_where_values_are_missing(scenario)
 
 def test_the_command_takes_scenarios_by_name_and_refuses_others_and_times_that_are_none(capsys):
     names = [each.SCENARIO.name for each in (flood, overload, fairness, token_path, idle)]
-    chosen = _parser().parse_args([*names, "--seconds", "2.5", "--repeats", "3", "--seed", "9"])
+    takes = parser("load", None, SCENARIOS)
+    chosen = takes.parse_args([*names, "--seconds", "2.5", "--repeats", "3", "--seed", "9"])
     assert (chosen.scenarios, chosen.seconds, chosen.repeats, chosen.seed) == (names, 2.5, 3, 9)
     for words in ([], ["drought"], ["flood", "--seconds", "0"], ["flood", "--repeats", "-1"]):
         with pytest.raises(SystemExit):
-            _parser().parse_args(words)
+            takes.parse_args(words)
         assert "usage" in capsys.readouterr().err
 
 
