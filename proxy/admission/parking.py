@@ -120,9 +120,13 @@ def for_shortage(state: State, now: float) -> list[Answer]:
 
     What can't be parked keeps its row: then more stays reserved than the budget, and nothing starts.
     """
-    if state.ledger is None or state.ledger.reserved_bytes <= state.ledger.budget_bytes:
+    ledger = state.ledger
+    # With the full budget nothing is over it: this is asked with every step.
+    if ledger is None or ledger.budget_bytes == ledger.full_bytes:
         return []
-    trial, victims = state.ledger.copy(), list[Answer]()
+    if ledger.reserved_bytes <= ledger.budget_bytes:
+        return []
+    trial, victims = ledger.copy(), list[Answer]()
     for row in _lowest_newest(state, now):
         if trial.reserved_bytes <= trial.budget_bytes:
             break
