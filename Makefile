@@ -7,7 +7,7 @@ PYTHON = $(shell for name in python3 python3.14 python3.13 python3.12 python3.11
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo check test figures simulate load chaos clean
+.PHONY: help setup run demo check test figures engine simulate load chaos clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,11 +34,16 @@ check: setup  ## formatting, lint, types, import contracts, house rules: seconds
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_packaging.py
 
+# In two processes, for many tests wait; tests/dealt_by_file.py deals them. With work for both cores, threads of
+# OpenBLAS would only wait for each other.
 test: setup  ## every test, those with real processes and the demo model too
-	$(BIN)/python -m pytest
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 figures: setup  ## measure throughput, time to first token and the way back from a death: minutes
 	$(BIN)/python -m ops.figures
+
+engine: setup  ## set the engine beside mlx-lm's BatchGenerator in one process (WORKS="mixed …")
+	$(BIN)/python -m ops.engine $(WORKS)
 
 simulate: setup  ## run admission and scheduler against a model of costs, and print the table (SEED=…)
 	$(BIN)/python -m tests.simulation --seed $(or $(SEED),1)

@@ -11,16 +11,17 @@ from typing import Protocol, Self
 
 from proxy.request import Measured
 from shared.errors import Refusal
-from shared.messages import FinishReason
+from shared.messages import FinishReason, RowLogprobs
 from shared.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCame:
-    """The next token of an answer; indices come in order, once each."""
+    """The next token of an answer; indices come in order, once each. `logprobs` only if asked for."""
 
     answer: int
     token: int
+    logprobs: RowLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

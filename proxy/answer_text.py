@@ -7,7 +7,12 @@ from proxy.stops import StopFilter
 
 
 class AnswerText:
-    """Feed it tokens; it returns text to show. `tokens` counts those fed, which is what usage reports."""
+    """Feed it tokens; it returns text to show. `tokens` counts those fed, which is what usage reports.
+
+    `made_chars` is how long the text of all tokens is so far, without a character that is unfinished: where
+    the next token's text begins, or the character that it goes on with. `shown_chars` is how much of it
+    was returned.
+    """
 
     def __init__(
         self, decode: Callable[[Sequence[int]], str], stops: tuple[str, ...], context: Sequence[int] = ()
@@ -15,6 +20,8 @@ class AnswerText:
         self._detokenizer = Detokenizer(decode, context)
         self._stops = StopFilter(stops)
         self.tokens = 0
+        self.made_chars = 0
+        self.shown_chars = 0
 
     @property
     def stopped(self) -> bool:
@@ -23,8 +30,14 @@ class AnswerText:
 
     def feed(self, token: int) -> str:
         self.tokens += 1
-        return self._stops.feed(self._detokenizer.feed(token))
+        made = self._detokenizer.feed(token)
+        self.made_chars += len(made)
+        return self._show(self._stops.feed(made))
 
     def finish(self) -> str:
         """Return what was held back, since no more tokens come."""
-        return self._stops.feed(self._detokenizer.finish()) + self._stops.finish()
+        return self._show(self._stops.feed(self._detokenizer.finish()) + self._stops.finish())
+
+    def _show(self, text: str) -> str:
+        self.shown_chars += len(text)
+        return text

@@ -1,4 +1,7 @@
-"""What OpenAI's clients expect to read: the bodies of answers, whole and in chunks, as plain dicts."""
+"""What OpenAI's clients expect to read: the bodies of answers, whole and in chunks, as plain dicts.
+
+`logprobs` is null in each choice here; `event_blocks` puts those that were asked for in its place.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -187,7 +187,8 @@ class Dispatcher:
         """Hand each row's token on, and tell admission what the step took."""
         lost: list[LiveSequence] = []
         came: list[str] = []
-        for row in step.rows:
+        logprobs = {each.place: each for each in step.logprobs}
+        for place, row in enumerate(step.rows):
             sequence = self._live.current(row.sequence, row.attempt)
             if sequence is None or row.index < len(sequence.emitted) or sequence.full:
                 self.stale_words += 1
@@ -200,7 +201,7 @@ class Dispatcher:
                         self._clock.now() - sequence.lost_at
                     )
                     sequence.lost_at = None
-                sequence.events.put_nowait(TokenCame(sequence.answer, row.token))
+                sequence.events.put_nowait(TokenCame(sequence.answer, row.token, logprobs.get(place)))
                 came.append(row.sequence)
         shares = [
             Share(share.sequence, share.tokens, share.gpu_ms)

@@ -1,7 +1,11 @@
-"""Blocks of an event stream as bytes. What comes once a token is put together from pieces made beforehand."""
+"""Bodies as bytes. What comes once a token is put together from pieces made beforehand.
+
+Log probabilities come as JSON and take the place of the null that bodies have for them. They are written
+token by token: those of long answers as objects would take gigabytes, and seconds at once to encode.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.bodies import Chunks
@@ -13,19 +17,36 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).enc
 # A text that no chunk has elsewhere: as JSON it has bare quotation marks at both ends, which no text inside
 # another one has, and only a chunk's own text is ever a lone NUL.
 _TEXT: Final = "\0"
+# One in each choice, and nowhere else: a text's own quotation marks are escaped, and no colon follows a text.
+_LOGPROBS: Final = '"logprobs":'
+NO_LOGPROBS: Final = "null"
 
 
-def block(body: Mapping[str, Any]) -> bytes:
+def encoded(body: Mapping[str, Any], logprobs: Sequence[str] = ()) -> bytes:
+    """Return a body as JSON; `logprobs` are those of its choices, as JSON, if any has some."""
+    text = _encode(body)
+    if logprobs:
+        head, *parts = text.split(_LOGPROBS + NO_LOGPROBS)
+        text = head + "".join(f"{_LOGPROBS}{each}{part}" for each, part in zip(logprobs, parts, strict=True))
+    return text.encode()
+
+
+def block(body: Mapping[str, Any], logprobs: str = NO_LOGPROBS) -> bytes:
     """Return an event whose data is one JSON object."""
-    return b"data: " + _encode(body).encode() + b"\n\n"
+    return b"data: " + encoded(body, () if logprobs == NO_LOGPROBS else (logprobs,)) + b"\n\n"
 
 
 class TextBlocks:
-    """Makes `block(chunks.text(index, text))` of one answer, where all but the text is always the same."""
+    """Makes `block(chunks.text(index, text), logprobs)` of one answer, where all else is always the same."""
 
     def __init__(self, chunks: Chunks, index: int) -> None:
         before, after = block(chunks.text(index, _TEXT)).split(_encode(_TEXT).encode())
         self._before, self._after = before, after
+        self._between, self._end = after.split((_LOGPROBS + NO_LOGPROBS).encode())
+        self._between += _LOGPROBS.encode()
 
-    def block(self, text: str) -> bytes:
-        return self._before + _encode(text).encode() + self._after
+    def block(self, text: str, logprobs: str = NO_LOGPROBS) -> bytes:
+        start = self._before + _encode(text).encode()
+        if logprobs == NO_LOGPROBS:
+            return start + self._after
+        return start + self._between + logprobs.encode() + self._end

@@ -27,7 +27,8 @@ class Measurer:
     async def measure(self, parsed: Parsed, ticket: Ticket) -> Measured:
         """Return the request with its prompts' ids and its answers' caps.
 
-        Raises ContextTooLong if prompt and answer don't fit, InvalidRequest if the prompt can't be tokenised.
+        Raises ContextTooLong if prompt and answer don't fit, InvalidRequest if the prompt can't be tokenised
+        or an id isn't the model's.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._measure, parsed, ticket)
 
@@ -36,6 +37,7 @@ class Measurer:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _measure(self, parsed: Parsed, ticket: Ticket) -> Measured:
+        self._check_biases(parsed)
         prompt_ids = tuple(map(self._ids, parsed.prompts))
         caps = tuple(
             _cap(len(ids), parsed.max_tokens, _field(prompt), ticket)
@@ -57,12 +59,18 @@ class Measurer:
         field = _field(prompt)
         if not ids:
             raise InvalidRequest(f"'{field}' holds nothing that the model's tokenizer knows.", param=field)
-        if max(ids) >= self._vocabulary:
-            raise InvalidRequest(
-                f"'{field}' has token id {max(ids)}; this model's ids are below {self._vocabulary}.",
-                param=field,
-            )
+        self._check_id(max(ids), field)
         return ids
+
+    def _check_biases(self, parsed: Parsed) -> None:
+        if parsed.sampling.logit_bias:
+            self._check_id(max(each.token for each in parsed.sampling.logit_bias), "logit_bias")
+
+    def _check_id(self, id_: int, field: str) -> None:
+        if id_ >= self._vocabulary:
+            raise InvalidRequest(
+                f"'{field}' has token id {id_}; this model's ids are below {self._vocabulary}.", param=field
+            )
 
 
 def refuse_hopeless(parsed: Parsed, ticket: Ticket) -> None:

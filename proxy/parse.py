@@ -4,6 +4,7 @@
 16 tokens that OpenAI documents for completions would cut nearly every answer.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Final, Self
 
@@ -16,17 +17,23 @@ from shared.errors import InvalidRequest
 from shared.limits import (
     CHOICES_MAX,
     CONTEXT_TOKENS_MAX,
+    LOGIT_BIAS_MAX,
+    LOGIT_BIASES_MAX,
     MESSAGES_MAX,
+    PENALTY_MAX,
     PROMPTS_MAX,
+    REPETITION_PENALTY_MAX,
+    REPETITION_PENALTY_MIN,
     SEED_MAX,
     SEED_MIN,
     SEQUENCES_PER_REQUEST_MAX,
     STOP_CHARS_MAX,
     STOPS_MAX,
     TEMPERATURE_MAX,
+    TOP_LOGPROBS_MAX,
     VOCABULARY_MAX,
 )
-from shared.sampling import Sampling
+from shared.sampling import LogitBias, Sampling
 
 # Accepted and ignored: none of them changes a token of the answer.
 HARMLESS: Final = frozenset(
@@ -41,14 +48,7 @@ HARMLESS: Final = frozenset(
     }
 )
 # Not supported, and accepted only with these values (or null), which ask for nothing.
-_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
-    "best_of": (1,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-}
+_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {"best_of": (1,)}
 _NEUTRAL_CHAT: Final[Mapping[str, tuple[object, ...]]] = {
     **_NEUTRAL,
     "audio": (),
@@ -60,7 +60,6 @@ _NEUTRAL_CHAT: Final[Mapping[str, tuple[object, ...]]] = {
     "response_format": ({"type": "text"},),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "verbosity": (),
     "web_search_options": (),
 }
@@ -77,6 +76,7 @@ _NEUTRAL_MESSAGE: Final[Mapping[str, tuple[object, ...]]] = {
     "tool_calls": ([],),
 }
 _ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ID: Final = re.compile("[0-9]{1,16}")
 _PROMPT_KINDS: Final = "must be a string, a list of strings, a list of token ids, or a list of such lists"
 
 
@@ -95,7 +95,7 @@ def parse_completion(body: bytes, seeds: Callable[[], int]) -> Parsed:
 
 def _parsed(
     endpoint: Endpoint,
-    fields: "_Body",
+    fields: "_ChatBody | _CompletionBody",
     prompts: tuple[Prompt, ...],
     max_tokens: int | None,
     seeds: Callable[[], int],
@@ -112,7 +112,7 @@ def _parsed(
         prompts=prompts,
         choices=fields.n,
         max_tokens=max_tokens,
-        sampling=fields.sampling(seeds),
+        sampling=fields.sampling(seeds, fields.tops),
         stops=fields.stop,
         stream=fields.stream,
         include_usage=fields.stream_options is not None and fields.stream_options.include_usage,
@@ -129,6 +129,30 @@ def _stops(value: Any) -> tuple[str, ...]:
     if not all(1 <= len(stop) <= STOP_CHARS_MAX for stop in stops):
         raise problem(f"must hold strings of 1 to {STOP_CHARS_MAX} characters")
     return tuple(dict.fromkeys(stops))
+
+
+def _biases(value: Any) -> tuple[LogitBias, ...]:
+    """Return the biases in the order of their ids: whoever asks for the same asks alike."""
+    if not isinstance(value, dict):
+        raise problem("must be an object of token ids and numbers")
+    if len(value) > LOGIT_BIASES_MAX:
+        raise problem(f"must have at most {LOGIT_BIASES_MAX} tokens")
+    biases = {_biased_id(key): _bias(key, bias) for key, bias in value.items()}
+    if len(biases) < len(value):
+        raise problem("must name a token once; leading zeros make no other one")
+    return tuple(LogitBias(token, bias) for token, bias in sorted(biases.items()))
+
+
+def _biased_id(key: str) -> int:
+    if not _ID.fullmatch(key) or int(key) >= VOCABULARY_MAX:
+        raise problem(f"must have token ids in [0, {VOCABULARY_MAX}) for names")
+    return int(key)
+
+
+def _bias(key: str, value: Any) -> float:
+    if type(value) not in (int, float) or not abs(value) <= LOGIT_BIAS_MAX:
+        raise problem(f"must be a number in [-{LOGIT_BIAS_MAX:g}, {LOGIT_BIAS_MAX:g}]", key)
+    return float(value)
 
 
 def _role(value: Any) -> str:
@@ -219,6 +243,10 @@ class _Body(Fields):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=-1, le=VOCABULARY_MAX, description="0 and -1 mean no limit")
     min_p: float = Field(0.0, ge=0, le=1)
+    repetition_penalty: float = Field(1.0, ge=REPETITION_PENALTY_MIN, le=REPETITION_PENALTY_MAX)
+    presence_penalty: float = Field(0.0, ge=-PENALTY_MAX, le=PENALTY_MAX)
+    frequency_penalty: float = Field(0.0, ge=-PENALTY_MAX, le=PENALTY_MAX)
+    logit_bias: Annotated[tuple[LogitBias, ...], PlainValidator(_biases)] = ()
     seed: int | None = Field(None, ge=SEED_MIN, le=SEED_MAX)
     stop: Annotated[tuple[str, ...], PlainValidator(_stops)] = ()
     n: int = Field(1, ge=1, le=CHOICES_MAX)
@@ -232,13 +260,19 @@ class _Body(Fields):
             raise problem("is only allowed when 'stream' is true", "stream_options")
         return self
 
-    def sampling(self, seeds: Callable[[], int]) -> Sampling:
+    def sampling(self, seeds: Callable[[], int], tops: int) -> Sampling:
+        """Return how to draw; `tops` alternatives to a token are wanted, -1: no log probabilities."""
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=max(0, self.top_k),
             min_p=self.min_p,
             seed=seeds() if self.seed is None else self.seed,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=self.logit_bias,
+            top_logprobs=tops,
         )
 
 
@@ -247,6 +281,8 @@ class _ChatBody(_Body):
 
     messages: Annotated[list[_Message], Field(min_length=1, max_length=MESSAGES_MAX), FailFast()]
     max_completion_tokens: int | None = Field(None, ge=1, le=CONTEXT_TOKENS_MAX)
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=TOP_LOGPROBS_MAX)
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
@@ -255,12 +291,27 @@ class _ChatBody(_Body):
             raise problem("differs from 'max_tokens'; send one of them", "max_completion_tokens")
         return self
 
+    @model_validator(mode="after")
+    def _alternatives_need_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise problem("is only allowed when 'logprobs' is true", "top_logprobs")
+        return self
+
     @property
     def tokens_asked(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def tops(self) -> int:
+        return self.top_logprobs if self.logprobs else -1
 
 
 class _CompletionBody(_Body):
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = _NEUTRAL_COMPLETION
 
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(_prompts)]
+    logprobs: int | None = Field(None, ge=0, le=TOP_LOGPROBS_MAX)
+
+    @property
+    def tops(self) -> int:
+        return -1 if self.logprobs is None else self.logprobs

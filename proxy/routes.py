@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
@@ -40,8 +39,9 @@ from shared.limits import BODY_BYTES_MAX, KIB
 Parser = Callable[[bytes, Callable[[], int]], Parsed]
 
 _BODY_BYTES_SMALL: Final = 256 * KIB
-# An event that waits becomes about so many bytes of an event stream.
+# An event that waits becomes about so many bytes of an event stream, and each log probability in it so many.
 _EVENT_BYTES: Final = 200
+_ALTERNATIVE_BYTES: Final = 80
 _REPLAY: Final = {"x-forebay-idempotent-replay": "true"}
 _NOT_RECORDED: Final = {"x-forebay-idempotency": "not-recorded"}
 _ID_PREFIXES: Final = {"chat": "chatcmpl-", "completions": "cmpl-"}
@@ -173,8 +173,12 @@ class Routes:
         async with self._admitted(asked, body) as admitted:
             reply, head = Reply(admitted, self._service.text_model), self._head(admitted)
             if not admitted.measured.parsed.stream:
-                return web.json_response(await gather(reply, head, admitted))
-            asked.notes.backlog_bytes = lambda: _EVENT_BYTES * admitted.events.qsize()
+                body = await gather(reply, head, admitted)
+                return web.Response(body=body, content_type="application/json", charset="utf-8")
+            event_bytes = _EVENT_BYTES + _ALTERNATIVE_BYTES * (
+                1 + admitted.measured.parsed.sampling.top_logprobs
+            )
+            asked.notes.backlog_bytes = lambda: event_bytes * admitted.events.qsize()
             stream = EventStream(reply, head, admitted, self._service.jitter)
             return await stream.send(asked.request, asked.notes.headers)
 
@@ -188,7 +192,7 @@ class Routes:
                 if recording.streams:
                     await EventStream(reply, head, admitted, self._service.jitter).record(recording)
                 else:
-                    recording.write(json.dumps(await gather(reply, head, admitted)).encode())
+                    recording.write(await gather(reply, head, admitted))
 
     def _caller(self, request: web.Request) -> Caller:
         return self._service.policy.now.keys.authenticate(request.headers)
@@ -253,6 +257,8 @@ class Routes:
                 "batches": hello.facts.batches,
                 "rows": hello.slots,
                 "one_row_because": hello.facts.why_not or None,
+                "caches": hello.facts.caches,
+                "kv_bits": hello.facts.kv_bits,
                 "kv_bytes_per_token": hello.facts.kv_bytes_per_token,
             }
         return bodies.ServedModel(name, self._service.created, capabilities)

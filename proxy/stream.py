@@ -2,13 +2,14 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
 from proxy.admitted import Admitted, AnswerEnded, Event, NothingCame, RequestFailed, TokenCame
+from proxy.answer_logprobs import AnswerLogprobs, Entry, form_of
 from proxy.answer_text import AnswerText
 from proxy.bodies import (
     Answer,
@@ -21,24 +22,26 @@ from proxy.bodies import (
     chat_completion,
     text_completion,
 )
-from proxy.event_blocks import DONE, TextBlocks, block
+from proxy.event_blocks import DONE, NO_LOGPROBS, TextBlocks, block, encoded
 from proxy.failures import failure_response
 from proxy.recording import Recording
 from proxy.silence import Silence
 from proxy.text_model import TextModel
 from shared.errors import Refusal
 from shared.limits import KEEPALIVE_INTERVAL_S
+from shared.messages import RowLogprobs
 
 SSE_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some text of one answer; `reason` is set on the answer's last piece."""
+    """Some text of one answer, with log probabilities; `reason` is set on the answer's last piece."""
 
     answer: int
     text: str
     reason: EndReason | None
+    entries: tuple[Entry, ...] = ()
 
 
 class Reply:
@@ -53,6 +56,10 @@ class Reply:
             for sequence in admitted.sequences
         ]
         self._ended: set[int] = set()
+        sampling = parsed.sampling
+        self._form = form_of(parsed.endpoint, text_model.spelling, sampling.top_logprobs)
+        answers = admitted.sequences if sampling.wants_logprobs else ()
+        self._logprobs = {sequence.answer: AnswerLogprobs(self._form) for sequence in answers}
 
     @property
     def complete(self) -> bool:
@@ -74,45 +81,72 @@ class Reply:
         match event:
             case RequestFailed(refusal):
                 raise refusal
-            case TokenCame(answer, token):
-                return self._take_token(answer, token)
+            case TokenCame(answer, token, logprobs):
+                return self._take_token(answer, token, logprobs)
             case AnswerEnded(answer, reason):
                 return self._take_end(answer, reason)
             case NothingCame():
                 return []
 
-    def _take_token(self, answer: int, token: int) -> list[Piece]:
+    def _take_token(self, answer: int, token: int, logprobs: RowLogprobs | None) -> list[Piece]:
         """Show what a token adds. An answer that a stop string has ended says nothing more."""
         if answer in self._ended:
             return []
         text = self._texts[answer]
+        if self._logprobs:
+            self._logprobs[answer].came(text.made_chars, token, logprobs)
         shown = text.feed(token)
         if text.stopped:
             self._admitted.stop(answer)
             self._ended.add(answer)
-            return [Piece(answer, shown, "stop")]
-        return [Piece(answer, shown, None)] if shown else []
+            return [Piece(answer, shown, "stop", self._entries(answer))]
+        return [Piece(answer, shown, None, self._entries(answer))] if shown else []
 
     def _take_end(self, answer: int, reason: EndReason) -> list[Piece]:
         """End an answer as the worker did, unless a stop string is found in what was held back."""
         if answer in self._ended:
             return []
         self._ended.add(answer)
-        rest = self._texts[answer].finish()
-        return [Piece(answer, rest, "stop" if self._texts[answer].stopped else reason)]
+        text = self._texts[answer]
+        rest = text.finish()
+        entries = self._entries(answer, ended=not text.stopped)
+        return [Piece(answer, rest, "stop" if text.stopped else reason, entries)]
+
+    def _entries(self, answer: int, *, ended: bool = False) -> tuple[Entry, ...]:
+        """Return the entries that are due by what is shown now; all that are left if it ended by itself."""
+        if not self._logprobs:
+            return ()
+        mine = self._logprobs[answer]
+        return mine.rest() if ended else mine.due(self._texts[answer].shown_chars)
+
+    def logprobs(self, entries: Sequence[Entry]) -> str:
+        """Return a chunk's log probabilities as JSON."""
+        return self._form.value(entries) if entries else NO_LOGPROBS
+
+    def whole_logprobs(self, entries: Sequence[Sequence[Entry]]) -> list[str]:
+        """Return the log probabilities of all answers as JSON; nothing if they weren't asked for.
+
+        An answer without tokens has an empty list of them. One whose worker left them out has null.
+        """
+        return [
+            NO_LOGPROBS if mine.lacking and not entries[answer] else self._form.value(entries[answer])
+            for answer, mine in self._logprobs.items()
+        ]
 
 
-async def gather(reply: Reply, head: Head, admitted: Admitted) -> dict[str, Any]:
-    """Wait for all answers; return the whole body."""
+async def gather(reply: Reply, head: Head, admitted: Admitted) -> bytes:
+    """Wait for all answers; return the whole body as JSON."""
     texts: list[list[str]] = [[] for _ in admitted.sequences]
+    entries: list[list[Entry]] = [[] for _ in admitted.sequences]
     reasons: list[EndReason] = ["length"] * len(texts)
     while not reply.complete:
         for piece in await reply.pieces():
             texts[piece.answer].append(piece.text)
+            entries[piece.answer] += piece.entries
             reasons[piece.answer] = piece.reason or reasons[piece.answer]
     answers = [Answer("".join(text), reason) for text, reason in zip(texts, reasons, strict=True)]
     build = chat_completion if admitted.measured.parsed.endpoint == "chat" else text_completion
-    return build(head, answers, reply.usage)
+    return encoded(build(head, answers, reply.usage), reply.whole_logprobs(entries))
 
 
 class EventStream:
@@ -184,8 +218,10 @@ class EventStream:
     def _blocks(self, pieces: list[Piece]) -> bytes:
         blocks = b""
         for piece in pieces:
+            logprobs = self._reply.logprobs(piece.entries)
             if piece.text:
-                blocks += self._texts[piece.answer].block(piece.text)
+                blocks += self._texts[piece.answer].block(piece.text, logprobs)
+                logprobs = NO_LOGPROBS
             if piece.reason is not None:
-                blocks += block(self._chunks.ending(piece.answer, piece.reason))
+                blocks += block(self._chunks.ending(piece.answer, piece.reason), logprobs)
         return blocks

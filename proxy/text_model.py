@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from tokenizers import Tokenizer
 
 from proxy.chat_template import ChatTemplate
+from proxy.spelling import Spelling
 from shared.errors import InvalidRequest, ModelError
 from shared.model_folder import ModelFolder
 
@@ -36,7 +37,7 @@ class TextModel:
     """Text to ids and back. Its methods may run in any thread.
 
     `stop_ids` are: all that the model's configuration names, its tokenizer's eos_token, and special tokens
-    known to end a turn (many configurations forget one of them).
+    known to end a turn (many configurations forget one of them). `spelling` knows what single tokens are.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class TextModel:
         self._tokenizer = tokenizer
         self._template = template
         self.stop_ids = stop_ids
+        self.spelling = Spelling(tokenizer)
 
     @classmethod
     def load(cls, folder: ModelFolder, now: Callable[[], datetime] = _local_now) -> Self:

@@ -9,9 +9,9 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -32,6 +32,11 @@ from shared.lane_settings import (
 from shared.limits import CONTEXT_TOKENS_MAX, RESUMES_MAX, SLOTS_MAX
 
 _PREFIX: Final = "FOREBAY_"
+
+
+def _as_number(given: object) -> object:
+    """Read digits, as a variable has them; a choice of numbers is compared as it is."""
+    return int(given) if isinstance(given, str) and given.isdecimal() else given
 
 
 class _Table(BaseModel):
@@ -74,6 +79,9 @@ class WorkerSettings(_Table):
         None, ge=16, le=CONTEXT_TOKENS_MAX, description="cap below the model's"
     )
     kv_budget_mb: int | None = Field(None, ge=1, description="bytes for KV caches; default from the device")
+    kv_bits: Annotated[Literal[0, 4, 8], BeforeValidator(_as_number)] = Field(
+        0, description="what keys and values are quantised to; 0: not at all"
+    )
     memory_fraction: float = Field(0.8, gt=0, le=0.95, description="of the device's working set, all told")
     load_deadline_s: float = Field(300.0, ge=1, description="without any progress while loading")
     hang_floor_s: float = Field(5.0, ge=0.5, description="silence of a busy loop that is still no hang")

@@ -30,6 +30,13 @@ STOP_CHARS_MAX: Final = 256
 CONTEXT_TOKENS_MAX: Final = 1 << 20
 VOCABULARY_MAX: Final = 1 << 20
 TEMPERATURE_MAX: Final = 2.0
+REPETITION_PENALTY_MIN: Final = 0.01
+REPETITION_PENALTY_MAX: Final = 2.0
+PENALTY_MAX: Final = 2.0  # of presence and frequency, in both directions
+LOGIT_BIASES_MAX: Final = 1024
+LOGIT_BIAS_MAX: Final = 100.0  # in both directions
+TOP_LOGPROBS_MAX: Final = 20
+LOGPROB_MIN: Final = -9999.0  # what stands for a probability of zero
 SEED_MIN: Final = -(1 << 63)
 SEED_MAX: Final = (1 << 63) - 1
 

@@ -14,15 +14,17 @@ from shared.limits import (
     LANES_MAX,
     NAME_CHARS_MAX,
     QUANTUM_MS_MAX,
+    RECORDS_MAX,
     RUNG_MAX,
     SLOTS_MAX,
+    TOP_LOGPROBS_MAX,
     VOCABULARY_MAX,
     require,
 )
 from shared.model_facts import ModelFacts
 from shared.sampling import Sampling
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 
 FinishReason = Literal["stop", "length"]
 Phase = Literal["loading", "idle", "prefill", "decode"]
@@ -173,6 +175,25 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RowLogprobs:
+    """The log probability of the token of a step's row `place`, and of the most likely ones, highest first.
+
+    Only rows that asked for it have one; `top_ids` and `top_logprobs` have as many entries as were asked for.
+    """
+
+    place: int
+    logprob: float
+    top_ids: tuple[int, ...]
+    top_logprobs: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        require(0 <= self.place < RECORDS_MAX, "place out of range")
+        require(len(self.top_ids) == len(self.top_logprobs) <= TOP_LOGPROBS_MAX, "top_ids: bad length")
+        _require_ids(self.top_ids, "top_ids")
+        require(max((self.logprob, *self.top_logprobs)) <= 0, "logprobs must not be positive")
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillShare:
     """What prefilling `tokens` of one sequence took of the device since the last Step, in milliseconds."""
 
@@ -201,9 +222,13 @@ class Step:
     row_ms: float
     rows: tuple[StepRow, ...]
     prefills: tuple[PrefillShare, ...]
+    logprobs: tuple[RowLogprobs, ...] = ()
 
     def __post_init__(self) -> None:
         require(min(self.step_ms, self.row_ms) >= 0, "times must not be negative")
+        places = [each.place for each in self.logprobs]
+        require(len(set(places)) == len(places), "logprobs: a row twice")
+        require(all(place < len(self.rows) for place in places), "logprobs: place out of range")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from shared.limits import CONTEXT_TOKENS_MAX, VOCABULARY_MAX, require
+
+# A long cache grows by a 64th to a 32nd of what it holds: a doubling takes as many copies at any length.
+_GROWTH_PARTS: Final = 32
+
+
+def room_tokens(tokens: int, pad_tokens: int) -> int:
+    """Return for how many tokens a cache that holds `tokens` has room: for one more at least."""
+    doublings = (tokens + 1).bit_length() - pad_tokens.bit_length() - _GROWTH_PARTS.bit_length() + 1
+    step = pad_tokens << max(0, doublings)
+    return -(-(tokens + 1) // step) * step
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,9 +22,10 @@ class ModelFacts:
     """A model's costs, in bytes of one row, all layers together.
 
     `kv_bytes_per_token` is for layers that keep every token; `window_bytes_per_token` for those that keep
-    the last `window_tokens` only; `fixed_bytes_per_row` is state that doesn't grow (SSM, convolutions). The
-    batch has places for a multiple of `kv_pad_rows` rows, each of a multiple of `kv_pad_tokens` tokens.
-    `batches` False means that one row runs at a time, and `why_not` says why.
+    the last `window_tokens` only; `fixed_bytes_per_row` is state that doesn't grow (SSM, convolutions). Room
+    for tokens comes in multiples of `kv_pad_tokens` or more: see `room_tokens`. `batches` False means that
+    one row runs at a time, and `why_not` says why. `caches` names the kinds of the layers' caches. `kv_bits`
+    is what keys and values are quantised to, 0 for not at all.
     """
 
     fingerprint: str
@@ -23,18 +35,20 @@ class ModelFacts:
     weights_bytes: int
     kv_bytes_per_token: int
     kv_pad_tokens: int
-    kv_pad_rows: int
     window_tokens: int
     window_bytes_per_token: int
     fixed_bytes_per_row: int
     batches: bool
     why_not: str
+    caches: str = "attention"
+    kv_bits: int = 0
 
     def __post_init__(self) -> None:
         require(1 <= self.context_tokens <= CONTEXT_TOKENS_MAX, "context_tokens out of range")
         require(1 <= self.vocabulary <= VOCABULARY_MAX, "vocabulary out of range")
-        require(self.kv_pad_tokens >= 1 and self.kv_pad_rows >= 1, "padding must be positive")
+        require(self.kv_pad_tokens >= 1, "padding must be positive")
         require(0 <= self.window_tokens <= CONTEXT_TOKENS_MAX, "window_tokens out of range")
+        require(0 <= self.kv_bits <= 8, "kv_bits out of range")
         costs = (
             self.weights_bytes,
             self.kv_bytes_per_token,
@@ -44,20 +58,19 @@ class ModelFacts:
         require(min(costs) >= 0, "bytes must not be negative")
 
     def row_bytes(self, tokens: int) -> int:
-        """Return what a row of `tokens` takes in a batch padded to just that."""
-        padded = -(-(tokens + 1) // self.kv_pad_tokens) * self.kv_pad_tokens
-        window = min(padded, self.window_tokens) * self.window_bytes_per_token
-        return padded * self.kv_bytes_per_token + window + self.fixed_bytes_per_row
+        """Return what a row of `tokens` takes, with room for the next one."""
+        room = room_tokens(tokens, self.kv_pad_tokens)
+        window = min(room, self.window_tokens) * self.window_bytes_per_token
+        return room * self.kv_bytes_per_token + window + self.fixed_bytes_per_row
 
     def batch_bytes(self, lengths: Sequence[int]) -> int:
-        """Return what rows of these lengths, in tokens, take side by side: all are padded to the longest.
+        """Return what rows of these lengths, in tokens, take together.
 
-        One row more is counted than the batch has places for: it is being prefilled or copied in. Where one
-        row runs at a time it stays in the caches it was prefilled in, and nothing is beside it.
+        Rows that share a padded cache take somewhat more while there is room for it; where there is none,
+        the engine takes them apart. Where one row runs at a time nothing is beside it.
         """
         if not lengths:
             return 0
         if not self.batches:
             return self.row_bytes(max(lengths))
-        places = -(-len(lengths) // self.kv_pad_rows) * self.kv_pad_rows + 1
-        return places * self.row_bytes(max(lengths))
+        return sum(map(self.row_bytes, lengths))

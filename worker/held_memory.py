@@ -7,7 +7,7 @@ from typing import Final
 from shared.clock import Clock
 from shared.logs import Logger
 from shared.messages import MemoryReading
-from worker.batch_engine import BatchEngine
+from worker.engine.batch_engine import BatchEngine
 from worker.memory_guard import Bounds, MemoryGuard, Orders, Seen
 
 ASK_INTERVAL_S: Final = 1.0

@@ -8,7 +8,7 @@ from typing import Final
 from shared.clock import Clock
 from shared.limits import PING_INTERVAL_S, PINGS_MISSED_MAX
 from shared.messages import Cancel, Hello, Message, Park, Phase, Ping, Submit
-from worker.batch_engine import BatchEngine
+from worker.engine.batch_engine import BatchEngine
 from worker.first_runs import FirstRuns
 from worker.held_memory import HeldMemory
 from worker.inbox import Inbox

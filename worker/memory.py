@@ -88,18 +88,18 @@ def limit_bytes(report: DeviceReport, fraction: float) -> int:
 
 
 def budget(
-    report: DeviceReport, fraction: float, configured_mb: int | None, weights_bytes: int, prefill_bytes: int
+    report: DeviceReport, fraction: float, configured_mb: int | None, weights_bytes: int, reserve_bytes: int
 ) -> Budget:
-    """Share out fraction x usable, less weights and prefill's working set; at most `configured_mb`."""
+    """Share out fraction x usable, less weights and what is set aside beside; at most `configured_mb`."""
     limit = limit_bytes(report, fraction)
-    free = max(0, limit - weights_bytes - prefill_bytes)
+    free = max(0, limit - weights_bytes - reserve_bytes)
     kv_bytes = free if configured_mb is None else min(free, configured_mb * MIB)
     headroom = free / limit if limit else 0.0
     warning = ""
     if headroom < _HEADROOM_SHARE_WARN:
         warning = (
             f"only {free // MIB} MiB of {limit // MIB} MiB are left for KV caches after "
-            f"{weights_bytes // MIB} MiB of weights and {prefill_bytes // MIB} MiB for prefill"
+            f"{weights_bytes // MIB} MiB of weights and {reserve_bytes // MIB} MiB for forward passes"
         )
     return Budget(kv_bytes, headroom, warning)
 

@@ -1,11 +1,12 @@
 """What the worker says to the proxy: one Step for all rows and what was prefilled, and ends of sequences."""
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from shared.channel import DealerChannel
 from shared.codec import encode
-from shared.messages import Failed, Finished, Message, Parked, PrefillShare, Step, StepRow
-from worker.batch_engine import StepResult
+from shared.messages import Failed, Finished, Message, Parked, PrefillShare, RowLogprobs, Step, StepRow
+from worker.engine.batch_engine import StepResult
 from worker.plan import Chunk
 from worker.scheduler import Emitted, Ended
 from worker.sequence import Sequence
@@ -38,12 +39,13 @@ class Outbox:
 
     def send_step(self, step: int, result: StepResult, outcomes: Seq[Emitted | Ended]) -> None:
         """Tell all rows' tokens in one message, then who has ended."""
+        emitted = [outcome for outcome in outcomes if isinstance(outcome, Emitted)]
         rows = tuple(
             StepRow(outcome.sequence.name, outcome.sequence.attempt, outcome.index, outcome.token)
-            for outcome in outcomes
-            if isinstance(outcome, Emitted)
+            for outcome in emitted
         )
-        self._send_step(step, result.elapsed_ms, result.elapsed_ms / len(result.rows), rows)
+        logprobs = _of_emitted(result, emitted)
+        self._send_step(step, result.elapsed_ms, result.elapsed_ms / len(result.rows), rows, logprobs)
         for outcome in outcomes:
             if isinstance(outcome, Ended):
                 sequence = outcome.sequence
@@ -59,7 +61,26 @@ class Outbox:
     def send_failed(self, sequence: Sequence, message: str) -> None:
         self.send(Failed(self._epoch, sequence.name, sequence.attempt, message))
 
-    def _send_step(self, step: int, step_ms: float, row_ms: float, rows: tuple[StepRow, ...]) -> None:
+    def _send_step(
+        self,
+        step: int,
+        step_ms: float,
+        row_ms: float,
+        rows: tuple[StepRow, ...],
+        logprobs: tuple[RowLogprobs, ...] = (),
+    ) -> None:
         prefills, self._prefills = tuple(self._prefills), []
         if rows or prefills:
-            self.send(Step(self._epoch, step, step_ms, row_ms, rows, prefills))
+            self.send(Step(self._epoch, step, step_ms, row_ms, rows, prefills, logprobs))
+
+
+def _of_emitted(result: StepResult, emitted: Seq[Emitted]) -> tuple[RowLogprobs, ...]:
+    """Return the log probabilities of tokens that are sent, each at its token's place among these."""
+    if not result.logprobs:
+        return ()
+    places = {outcome.sequence: place for place, outcome in enumerate(emitted)}
+    return tuple(
+        replace(each, place=places[row])
+        for each in result.logprobs
+        if (row := result.rows[each.place]) in places
+    )

@@ -1,5 +1,6 @@
 """What one turn of the loop does, and how long its parts take: chunks are sized in milliseconds."""
 
+from bisect import bisect_left
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Final
@@ -8,7 +9,7 @@ from shared.limits import CONTEXT_TOKENS_MAX
 from worker.sequence import Sequence
 
 _ALPHA: Final = 0.25
-_CHUNK_TOKENS_MIN: Final = 16
+CHUNK_TOKENS_MIN: Final = 16
 CHUNK_TOKENS_MAX: Final = 2048
 _GROUP_SPREAD: Final = 1.25
 _RATE_SHARE_MIN: Final = 0.125
@@ -44,6 +45,29 @@ class Plan:
     @property
     def idle(self) -> bool:
         return not self.chunks and not self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkBound:
+    """The longest chunk, in tokens, that memory is set aside for: `longest[i]` behind up to `contexts[i]`.
+
+    Contexts rise from 0, and what is beyond the last one is bounded as behind that.
+    """
+
+    contexts: tuple[int, ...] = (0,)
+    longest: tuple[int, ...] = (CHUNK_TOKENS_MAX,)
+
+    def tokens_for(self, context: int) -> int:
+        """Return the longest chunk behind a context."""
+        return self.longest[min(bisect_left(self.contexts, context), len(self.longest) - 1)]
+
+    @property
+    def together(self) -> int:
+        """How many tokens prompts that are prefilled as one batch may have, padding and all."""
+        return self.longest[0]
+
+
+UNBOUNDED: Final = ChunkBound()
 
 
 @dataclass(slots=True)
@@ -92,7 +116,7 @@ class StepTimes:
             reached = max(reached, min(inside, int(budget_ms / self._rate(bucket))))
             if reached < inside:
                 break
-        return min(CHUNK_TOKENS_MAX, max(_CHUNK_TOKENS_MIN, reached))
+        return min(CHUNK_TOKENS_MAX, max(CHUNK_TOKENS_MIN, reached))
 
     def _rate(self, bucket: int) -> float:
         smaller = [seen for seen in self._prefill if seen <= bucket]
@@ -105,18 +129,23 @@ class StepTimes:
     def prefilled(self, chunks: Seq[Chunk], elapsed_ms: float) -> None:
         """Learn from chunks that were prefilled in one turn; of very few tokens there is nothing to learn."""
         tokens = sum(chunk.tokens for chunk in chunks)
-        if tokens < _CHUNK_TOKENS_MIN:
+        if tokens < CHUNK_TOKENS_MIN:
             return
         bucket = max(chunk.start + chunk.tokens for chunk in chunks).bit_length()
         rate = _blend(self._rate(bucket), max(0.0, elapsed_ms - self.prefill_fixed_ms) / tokens)
         self._prefill[bucket] = max(rate, _RATE_SHARE_MIN * self.prefill_ms_per_token)
 
 
-def similar_lengths(chunks: Seq[Chunk]) -> list[list[Chunk]]:
-    """Sort chunks into groups whose longest is at most _GROUP_SPREAD times their shortest."""
+def similar_lengths(chunks: Seq[Chunk], tokens_max: int, *, exact: bool = False) -> list[list[Chunk]]:
+    """Sort chunks into groups whose longest is at most _GROUP_SPREAD times their shortest, or `exact`ly that.
+
+    Padded to the longest, a group of more than one has at most `tokens_max` tokens.
+    """
+    spread = 1.0 if exact else _GROUP_SPREAD
     groups: list[list[Chunk]] = []
     for chunk in sorted(chunks, key=lambda each: each.tokens):
-        if groups and chunk.tokens <= _GROUP_SPREAD * groups[-1][0].tokens:
+        fits = groups and (len(groups[-1]) + 1) * chunk.tokens <= tokens_max
+        if fits and chunk.tokens <= spread * groups[-1][0].tokens:
             groups[-1].append(chunk)
         else:
             groups.append([chunk])

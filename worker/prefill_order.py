@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import Final
 
-from worker.plan import Chunk, StepTimes
+from worker.plan import UNBOUNDED, Chunk, ChunkBound, StepTimes
 from worker.sequence import Sequence
 
 OWED_SHARE: Final = 0.05
@@ -27,12 +27,14 @@ _WAIT_WEIGHT: Final = 0.5
 class PrefillOrder:
     """Cuts each turn's chunks. It remembers what each rank is owed, in milliseconds, and who got it last.
 
-    `quantum_share` makes all quanta smaller while memory is short: a smaller piece takes less of it.
+    `quantum_share` makes all quanta smaller while memory is short: a smaller piece takes less of it. No
+    chunk is longer than memory is set aside for, whatever time it has.
     """
 
-    def __init__(self, times: StepTimes) -> None:
+    def __init__(self, times: StepTimes, bound: ChunkBound = UNBOUNDED) -> None:
         self.quantum_share = 1.0
         self._times = times
+        self._bound = bound
         self._owed_ms: dict[int, float] = {}
         self._turns = 0
         self._served_at: dict[int, int] = {}
@@ -45,7 +47,7 @@ class PrefillOrder:
         """
         ranks = _by_rank(sorted(prefilling, key=lambda sequence: self._place(sequence, now)))
         budget_ms = self._budget_ms(ranks, decoding)
-        turn = _Turn(self._times, budget_ms, self.quantum_share)
+        turn = _Turn(self._times, self._bound, budget_ms, self.quantum_share)
         self._turns += 1
         owed = self._owed_longest(ranks, budget_ms)
         if owed is not None:
@@ -113,8 +115,9 @@ class PrefillOrder:
 class _Turn:
     """What is cut of one turn's budget. The turn's fixed cost is spent before the first token."""
 
-    def __init__(self, times: StepTimes, budget_ms: float, quantum_share: float) -> None:
+    def __init__(self, times: StepTimes, bound: ChunkBound, budget_ms: float, quantum_share: float) -> None:
         self.chunks: list[Chunk] = []
+        self._bound = bound
         self._quantum_share = quantum_share
         self._times = times
         self._budget_ms = budget_ms
@@ -153,7 +156,8 @@ class _Turn:
 
     def _next_chunk(self, sequence: Sequence, quantum_ms: float) -> Chunk:
         left_ms = min(quantum_ms, self._budget_ms) - self._spent_ms
-        tokens = min(sequence.to_prefill, self._times.tokens_for(left_ms, sequence.prefilled))
+        in_time = self._times.tokens_for(left_ms, sequence.prefilled)
+        tokens = min(sequence.to_prefill, in_time, self._bound.tokens_for(sequence.prefilled))
         return Chunk(sequence, sequence.prefilled, tokens)
 
 

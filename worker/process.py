@@ -19,8 +19,10 @@ from shared.clock import SystemClock
 from shared.errors import ModelError
 from shared.messages import Hello, MemoryReading, Phase, Progress
 from shared.model_folder import ModelFolder
-from worker import canary, memory
-from worker.batch_engine import BatchEngine
+from worker import memory
+from worker.engine import canary
+from worker.engine.batch_engine import BatchEngine
+from worker.engine.model import LoadedModel, load
 from worker.first_runs import FIRST_RUN_MS, FirstRuns
 from worker.foreign_signals import ForeignSignals, ensure_blocked
 from worker.held_memory import HeldMemory, MemorySources
@@ -29,16 +31,13 @@ from worker.launch import EXIT_CANNOT_LOAD, EXIT_LOOP_EXCEPTION, EXIT_PLANNED, L
 from worker.loop import Loop, Parts
 from worker.manifest import ManifestWriter
 from worker.memory_guard import Bounds
-from worker.model import LoadedModel, load
 from worker.outbox import Outbox
-from worker.padded import PaddedBatch
-from worker.plan import StepTimes
+from worker.plan import ChunkBound, StepTimes
 from worker.planned_end import PlannedEnd
 from worker.progress_pipe import ProgressWriter
 from worker.reporter import Reporter
 from worker.running import Running
 from worker.scheduler import Scheduler
-from worker.solo_row import SoloRow
 
 _NO_READING: Final = MemoryReading(0, 0, 0, 0)
 # What the last tokens get to leave the process in.
@@ -54,6 +53,7 @@ class _Ready:
     loaded: LoadedModel
     budget: memory.Budget
     bounds: Bounds
+    chunk_bound: ChunkBound
     first_run_ms: float
 
 
@@ -90,25 +90,25 @@ def _load(spec: LaunchSpec, report: Callable[[Progress], None]) -> _Ready:
     folder = ModelFolder.read(Path(spec.folder), spec.name)
     loading = _LoadingProgress(spec.epoch, report)
     loading.step()
-    loaded = load(folder, spec.settings.context_tokens, loading.step)
     settings = spec.settings
+    limit_bytes = memory.limit_bytes(device, settings.memory_fraction)
+    loaded = load(folder, settings.context_tokens, loading.step, settings.kv_bits, limit_bytes=limit_bytes)
+    weights_bytes = loaded.facts.weights_bytes
+    reserve = loaded.reserve(settings.slots, max(0, limit_bytes - weights_bytes))
     budget = memory.budget(
-        device,
-        settings.memory_fraction,
-        settings.kv_budget_mb,
-        loaded.facts.weights_bytes,
-        loaded.prefill_bytes,
+        device, settings.memory_fraction, settings.kv_budget_mb, weights_bytes, reserve.nbytes
     )
     if budget.kv_bytes < loaded.facts.batch_bytes([1]):
         raise ModelError(f"{folder.path} doesn't fit in memory: {budget.warning}")
     bounds = Bounds(
-        limit_bytes=memory.limit_bytes(device, settings.memory_fraction),
+        limit_bytes=limit_bytes,
         budget_bytes=budget.kv_bytes,
         reserve_bytes=int(_RESERVE_SHARE * memory.system_bytes()) if device.shares_memory else 0,
         arrays_max=device.resource_limit,
         shares_memory=device.shares_memory,
     )
-    return _Ready(loaded, budget, bounds, FIRST_RUN_MS if device.is_gpu else 0.0)
+    first_run_ms = FIRST_RUN_MS if device.is_gpu else 0.0
+    return _Ready(loaded, budget, bounds, reserve.bound, first_run_ms)
 
 
 class _LoadingProgress:
@@ -134,6 +134,7 @@ class _Service:
         loaded = ready.loaded
         self._log = log
         self._name = spec.name
+        self._way = loaded.way.value if loaded.way is not None else None
         self._hello = Hello(
             spec.epoch,
             spec.worker,
@@ -153,7 +154,7 @@ class _Service:
         parts = Parts(
             inbox=Inbox(self._channel, spec.epoch, log),
             outbox=outbox,
-            scheduler=Scheduler(self._hello.slots, times),
+            scheduler=Scheduler(self._hello.slots, times, ready.chunk_bound),
             engine=engine,
             times=times,
             running=Running(ManifestWriter(spec.manifest_fd).write),
@@ -165,14 +166,18 @@ class _Service:
 
     def run(self, end: PlannedEnd) -> None:
         """Say Hello and answer until the end is asked for; what is sent by then still leaves."""
+        facts = self._hello.facts
         self._log.info(
             "ready",
             model=self._name,
-            family=self._hello.facts.family,
+            family=facts.family,
             slots=self._hello.slots,
+            caches=facts.caches,
+            kv_bits=facts.kv_bits or None,
             kv_budget_mb=self._hello.budget_bytes >> 20,
-            kv_bytes_per_token=self._hello.facts.kv_bytes_per_token,
-            one_row_because=self._hello.facts.why_not or None,
+            kv_bytes_per_token=facts.kv_bytes_per_token,
+            side_by_side_by=self._way,
+            one_row_because=facts.why_not or None,
         )
         end.serve()
         self._loop.run(lambda: end.asked)
@@ -182,10 +187,8 @@ class _Service:
 
 def _proved_engine(ready: _Ready) -> BatchEngine:
     """Return an engine that has made a token; what it needed for that is free again."""
-    shapes = ready.loaded.shapes
-    engine = BatchEngine(
-        ready.loaded, SoloRow() if shapes is None else PaddedBatch(shapes, ready.budget.kv_bytes)
-    )
+    engine = BatchEngine(ready.loaded, ready.budget.kv_bytes)
+    engine.chunk_bound = ready.chunk_bound
     canary.prove(engine, ready.loaded.facts.vocabulary)
     gc.collect()
     gc.freeze()

@@ -10,7 +10,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from shared.messages import FinishReason
-from worker.plan import Chunk, Plan, StepTimes
+from worker.plan import UNBOUNDED, Chunk, ChunkBound, Plan, StepTimes
 from worker.prefill_order import PrefillOrder
 from worker.sequence import Phase, Sequence
 
@@ -36,10 +36,10 @@ class Ended:
 class Scheduler:
     """Holds every sequence of this worker, and at most `slots` of them in the batch."""
 
-    def __init__(self, slots: int, times: StepTimes) -> None:
+    def __init__(self, slots: int, times: StepTimes, bound: ChunkBound = UNBOUNDED) -> None:
         self._slots = slots
         self._times = times
-        self._order = PrefillOrder(times)
+        self._order = PrefillOrder(times, bound)
         self._known: dict[str, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._prefilling: list[Sequence] = []

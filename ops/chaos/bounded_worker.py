@@ -11,16 +11,16 @@ from typing import Final
 import psutil
 
 from worker import process
-from worker.batch_engine import BatchEngine, RowCaches
-from worker.model import LoadedModel
+from worker.engine.batch_engine import BatchEngine
+from worker.engine.model import LoadedModel
 
 
 def bounded(headroom_bytes: int) -> type[BatchEngine]:
     """Return an engine that bounds its process when it is made."""
 
     class Bounded(BatchEngine):
-        def __init__(self, loaded: LoadedModel, caches: RowCaches) -> None:
-            super().__init__(loaded, caches)
+        def __init__(self, loaded: LoadedModel, kv_bytes_max: int) -> None:
+            super().__init__(loaded, kv_bytes_max)
             limit_bytes = psutil.Process().memory_info().vms + headroom_bytes
             resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, resource.RLIM_INFINITY))
 

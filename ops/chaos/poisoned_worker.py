@@ -10,7 +10,7 @@ from collections.abc import Sequence as Seq
 from typing import Final
 
 from worker import process
-from worker.batch_engine import BatchEngine
+from worker.engine.batch_engine import BatchEngine
 from worker.plan import Chunk
 
 

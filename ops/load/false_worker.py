@@ -244,7 +244,6 @@ def hello_of(folder: ModelFolder, slots: int, step_ms: float, epoch: int) -> Hel
         weights_bytes=folder.weights_bytes,
         kv_bytes_per_token=1,
         kv_pad_tokens=1,
-        kv_pad_rows=1,
         window_tokens=0,
         window_bytes_per_token=0,
         fixed_bytes_per_row=0,

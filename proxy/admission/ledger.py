@@ -1,7 +1,7 @@
 """The ledger of bytes and slots: what the running answers may grow to, against what the worker can hold."""
 
 import bisect
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,9 +26,8 @@ NO_RESERVE: Final = Reserve()
 class Ledger:
     """Reservations in tokens, priced by the model's facts. Returns to zero when idle.
 
-    The batch is padded, so what a set of answers takes isn't the sum of its parts: the ledger keeps their
-    lengths and asks the facts for the bytes of the whole set. `full_bytes` is what the worker offered, of
-    which `budget_bytes` may be taken now.
+    Rows that run together take the sum of what each takes; where one runs at a time, what the largest takes.
+    `full_bytes` is what the worker offered, of which `budget_bytes` may be taken now.
     """
 
     def __init__(self, facts: ModelFacts, budget_bytes: int, slots: int) -> None:
@@ -37,10 +36,11 @@ class Ledger:
         self.budget_bytes = budget_bytes
         self.slots = slots
         self._rows: dict[str, int] = {}
+        self._summed_bytes = 0
 
     @property
     def reserved_bytes(self) -> int:
-        return self.facts.batch_bytes(list(self._rows.values()))
+        return self._summed_bytes if self.facts.batches else self._largest_bytes(self._rows.values())
 
     @property
     def rows(self) -> int:
@@ -52,11 +52,11 @@ class Ledger:
 
     def could_ever_fit(self, tokens: int) -> bool:
         """Whether an answer of `tokens` fits in an empty worker that has all its memory."""
-        return self.facts.batch_bytes([tokens]) <= self.full_bytes
+        return self.facts.row_bytes(tokens) <= self.full_bytes
 
     def fits_alone(self, tokens: int) -> bool:
         """Whether an answer of `tokens` fits in an empty worker as it is now."""
-        return self.facts.batch_bytes([tokens]) <= self.budget_bytes
+        return self.facts.row_bytes(tokens) <= self.budget_bytes
 
     def limit(self, budget_bytes: int, slots: int) -> None:
         """Go on with so many bytes and rows. What is reserved stays, even if it is more."""
@@ -85,33 +85,44 @@ class Ledger:
 
     def affords(self, tokens: int, reserve: Reserve, without: Collection[str] = ()) -> bool:
         """Whether the bytes suffice for one more answer, however many rows there are."""
-        rows = [row for name, row in self._rows.items() if name not in without]
-        kept_bytes = reserve.kv_bytes if rows else 0
-        return self._price(rows, tokens) <= self.budget_bytes - kept_bytes
+        gone = self._rows.keys() & set(without)
+        kept_bytes = reserve.kv_bytes if len(gone) < len(self._rows) else 0
+        return self._bytes_beside(tokens, gone) <= self.budget_bytes - kept_bytes
 
-    def _price(self, rows: list[int], tokens: int) -> int:
-        return self.facts.batch_bytes([tokens, *rows])
+    def _bytes_beside(self, tokens: int, gone: Collection[str]) -> int:
+        """Return what one more answer takes together with those that run, but for the rows `gone`."""
+        if self.facts.batches:
+            gone_bytes = sum(self.facts.row_bytes(self._rows[name]) for name in gone)
+            return self._summed_bytes - gone_bytes + self.facts.row_bytes(tokens)
+        stay = [row for name, row in self._rows.items() if name not in gone]
+        return self._largest_bytes([tokens, *stay])
+
+    def _largest_bytes(self, lengths: Iterable[int]) -> int:
+        return max(map(self.facts.row_bytes, lengths), default=0)
 
     def reserve(self, name: str, tokens: int) -> None:
         assert name not in self._rows, f"{name} holds a reservation already"
         assert self.fits(tokens, NO_RESERVE), f"{name} doesn't fit"
         self._rows[name] = tokens
+        self._summed_bytes += self.facts.row_bytes(tokens)
 
     def grow(self, name: str, tokens: int) -> bool:
         """Raise a reservation, if there is room for that; return whether there was."""
-        others = [row for other, row in self._rows.items() if other != name]
-        if self._price(others, tokens) > self.budget_bytes:
+        if self._bytes_beside(tokens, [name]) > self.budget_bytes:
             return False
+        self._summed_bytes += self.facts.row_bytes(tokens) - self.facts.row_bytes(self._rows[name])
         self._rows[name] = tokens
         return True
 
     def release(self, name: str) -> None:
         """Give a reservation back; without one, nothing happens."""
-        self._rows.pop(name, None)
+        tokens = self._rows.pop(name, None)
+        if tokens is not None:
+            self._summed_bytes -= self.facts.row_bytes(tokens)
 
     def copy(self) -> "Ledger":
         """Return a ledger of the same rows, to try something out on."""
         other = Ledger(self.facts, self.full_bytes, self.slots)
         other.budget_bytes = self.budget_bytes
-        other._rows = dict(self._rows)
+        other._rows, other._summed_bytes = dict(self._rows), self._summed_bytes
         return other

@@ -104,7 +104,7 @@ def for_growth(state: State, now: float) -> list[Answer]:
 
 
 def _room_for(state: State, stuck: Sequence[Answer], now: float) -> list[Answer]:
-    """Return the rows to park so that the stuck ones can grow: with padding, one may free nothing."""
+    """Return the rows to park so that the stuck ones can grow, no more than that takes."""
     assert state.ledger is not None
     trial = state.ledger.copy()
     rows, victims = _lowest_newest(state, now), list[Answer]()

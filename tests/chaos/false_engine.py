@@ -1,5 +1,6 @@
 """Stands in for everything of the worker that touches MLX: the engine, the model and the memory readings."""
 
+import importlib
 import sys
 import time
 import types
@@ -9,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import worker
 from shared.messages import MemoryReading
 from shared.model_facts import ModelFacts
 from tests.chaos.false_model import next_token, token_of
 from tests.chaos.faults import Plan, Points, do
+from worker.engine.working_set import Reserve
+from worker.plan import UNBOUNDED
 
 _PLENTY: Final = 1 << 30
 _KV_BYTES: Final = 1 << 20
@@ -24,6 +26,7 @@ class StepResult:
     rows: tuple[Any, ...]
     tokens: list[int]
     elapsed_ms: float
+    logprobs: tuple[Any, ...] = ()
 
 
 class FalseEngine:
@@ -112,11 +115,13 @@ class FalseEngine:
 @dataclass(frozen=True)
 class _Loaded:
     facts: ModelFacts
-    shapes: object = ()
-    prefill_bytes: int = 0
+    way: None = None
     arrays: int = 0
     prefill_ms_per_token: float = 0.1
     decode_ms_per_step: float = 2.0
+
+    def reserve(self, _slots: int, _free_bytes: int) -> Reserve:
+        return Reserve(0, UNBOUNDED)
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,13 @@ class _Budget:
     warning: str = ""
 
 
-def load(folder: Any, context_tokens: int | None, on_progress: Callable[[], None]) -> _Loaded:
+def load(
+    folder: Any,
+    context_tokens: int | None,
+    on_progress: Callable[[], None],
+    *_given: object,
+    **_named: object,
+) -> _Loaded:
     on_progress()
     facts = ModelFacts(
         fingerprint=folder.fingerprint,
@@ -142,7 +153,6 @@ def load(folder: Any, context_tokens: int | None, on_progress: Callable[[], None
         weights_bytes=0,
         kv_bytes_per_token=1,
         kv_pad_tokens=1,
-        kv_pad_rows=1,
         window_tokens=0,
         window_bytes_per_token=0,
         fixed_bytes_per_row=0,
@@ -157,10 +167,8 @@ def _nothing(*_given: object, **_named: object) -> None:
 
 
 _MODULES: Final[dict[str, dict[str, Any]]] = {
-    "batch_engine": {"BatchEngine": FalseEngine, "StepResult": StepResult},
-    "model": {"LoadedModel": _Loaded, "load": load},
-    "padded": {"PaddedBatch": _nothing},
-    "solo_row": {"SoloRow": _nothing},
+    "engine.batch_engine": {"BatchEngine": FalseEngine, "StepResult": StepResult},
+    "engine.model": {"LoadedModel": _Loaded, "load": load},
     "memory": {
         "Budget": _Budget,
         "bound_buffer_cache": _nothing,
@@ -181,4 +189,5 @@ def install() -> None:
         module = types.ModuleType(f"worker.{name}")
         module.__dict__.update(contents)
         sys.modules[module.__name__] = module
-        setattr(worker, name, module)
+        package, _, own = module.__name__.rpartition(".")
+        setattr(importlib.import_module(package), own, module)

@@ -2,12 +2,15 @@
 
 import random
 from collections import deque
+from typing import Final
 
 from shared.channel import RouterChannel
 from shared.codec import encode
 from shared.messages import Cancel, Finished, Message, Parked, Ping, Step, StepRow
 
-_STRANGE_EPOCH = 77
+KINDS: Final = ("lost", "doubled", "late", "cut", "noise", "foreign")
+
+_STRANGE_EPOCH: Final = 77
 # Words of a life that nobody knows, and of sequences that nobody has.
 _FOREIGN: tuple[Message, ...] = (
     Step(_STRANGE_EPOCH, 1, 1.0, 1.0, (StepRow("nobody", 1, 0, 5),), ()),
@@ -21,16 +24,28 @@ _FOREIGN: tuple[Message, ...] = (
 
 
 class FaultyRouter(RouterChannel):
-    """Each frame meets a fault with a probability; `faults` counts them by name."""
+    """Each frame meets a fault with a probability, until it is `healed`; `faults` are those met, in order.
+
+    Which one comes next is dealt from a shuffled deck of all kinds: each six from the start are all six.
+    """
 
     def __init__(self, endpoint: str, seed: int, share: float) -> None:
         super().__init__(endpoint)
         self._random = random.Random(seed)
         self._share = share
+        self._deck: list[str] = []
         self._came: deque[tuple[bytes, bytes]] = deque()
         self._held_in: tuple[bytes, bytes] | None = None
         self._held_out: tuple[bytes, bytes] | None = None
         self.faults: list[str] = []
+
+    @property
+    def has_met_all(self) -> bool:
+        return len(self.faults) >= len(KINDS)
+
+    def heal(self) -> None:
+        """Let frames pass as they are, from now on."""
+        self._share = 0.0
 
     async def receive(self) -> tuple[bytes, bytes]:
         while not self._came:
@@ -69,5 +84,7 @@ class FaultyRouter(RouterChannel):
     def _fault(self) -> str:
         if self._random.random() >= self._share:
             return ""
-        self.faults.append(self._random.choice(("lost", "doubled", "late", "cut", "noise", "foreign")))
+        if not self._deck:
+            self._deck = self._random.sample(KINDS, len(KINDS))
+        self.faults.append(self._deck.pop())
         return self.faults[-1]

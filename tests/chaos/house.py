@@ -23,6 +23,7 @@ from shared.model_folder import ModelFolder
 from shared.run_folder import RunFolder
 from tests.chaos.false_model import answer_text
 from tests.chaos.faults import Plan, Point
+from tests.free_port import free_port
 from tests.proxy.small_tokenizers import CHATML, byte_level, write_folder
 from tests.worker.supervised_house import is_gone
 from worker.epochs import Past
@@ -91,7 +92,7 @@ class House:
         self._plan = plan or Plan()
         self._exits = contextlib.AsyncExitStack()
         self.home = Path(self._exits.enter_context(tempfile.TemporaryDirectory(prefix="fb")))
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         proxy = {"resumes_max": 8, **settings.get("proxy", {})}
         worker = {"slots": slots, "restarts_max": 100, **settings.get("worker", {})}
@@ -334,9 +335,3 @@ def _toml(settings: Mapping[str, Any]) -> str:
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, str | int | float)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(300)
 STEP_MS = 150.0
 
 
-@pytest.mark.parametrize(("blocked_s", "tokens"), [(2.0, 20), (5.0, 30)])
+@pytest.mark.parametrize(("blocked_s", "tokens"), [(1.0, 14), (5.0, 30)])
 async def test_a_blocked_proxy_costs_its_worker_nothing(blocked_s: float, tokens: int) -> None:
     """After three seconds its worker takes it for dead, drops what runs, and resumes it when it is back."""
     house = House(Plan(step_ms=STEP_MS))

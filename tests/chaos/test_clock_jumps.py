@@ -48,7 +48,8 @@ async def test_an_hours_jump_of_the_wall_clock_harms_nobody(
                 running = [asyncio.create_task(house.gets(each, 20, heard=heard)) for each in ("one", "two")]
                 await heard.wait()
                 waiting = asyncio.create_task(house.gets("three", 4))
-                await until(lambda: proxy.dispatcher.admission.queued == 1)
+                # On a busy machine a row may be free already.
+                await until(lambda: proxy.dispatcher.admission.queued == 1 or waiting.done())
                 clock.ahead_s = jump_s
                 proxy.dispatcher.tick()
                 await asyncio.gather(*running, waiting)

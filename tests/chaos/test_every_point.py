@@ -50,6 +50,8 @@ DEEDS: Final = {
     "exit": "crash",
     "wedge": "hang",
 }
+# Those that are found out by a worker's silence; with the others one that is slow must not be taken for it.
+SILENT: Final = {"stop", "wedge"}
 _CHAINS: Final = 4
 
 
@@ -66,8 +68,7 @@ async def test_a_worker_is_killed_at_every_point(monkeypatch: pytest.MonkeyPatch
     In the short round every other point has its turn.
     """
     monkeypatch.setattr(restart, "backoff_s", lambda *_: 0.0)
-    points = await all_points_of_a_life()
-    assert {name for name, _ in points} >= NAMES
+    points = await all_points_of_a_life(NAMES)
     points = points if all_points else points[::2]
     chains = [mixed(points[first::_CHAINS]) for first in range(_CHAINS)]
     results = await asyncio.gather(*(run_chain("kill", chain) for chain in chains))
@@ -82,15 +83,18 @@ async def test_whatever_happens_at_a_point_every_answer_comes_whole(
     """One deed at one point of a first life; in the short round at two, others for each deed."""
     place = [*DEEDS].index(deed)
     if all_points:
-        some = (await all_points_of_a_life())[place % 2 :: 2]
+        some = (await all_points_of_a_life(NAMES))[place % 2 :: 2]
     else:
-        some = [(name, 1 + place % 2) for name in sorted(NAMES)[place :: len(DEEDS)]]
-    floor_s = 5.0 if cause is None else 1.0
+        some = [(name, time_of(name, place)) for name in sorted(NAMES)[place :: len(DEEDS)]]
+    floor_s = 2.0 if deed in SILENT else 10.0
     cases = await run_all(deed, some, hang_floor_s=floor_s, load_deadline_s=8.0)
     assert [case for case in cases if case.problem] == []
-    reached = [case for case in cases if case.reached]
-    assert len(reached) >= len(cases) // 2
-    assert [case for case in reached if not is_called(case, cause)] == []
+    assert [case for case in cases if not is_called(case, cause)] == []
+
+
+def time_of(name: str, place: int) -> int:
+    """Return which of its name a point is to be: the first or the second, but a Hello needs no second."""
+    return 1 if name.startswith("Hello") else 1 + place % 2
 
 
 def is_called(case: Case, cause: str | None) -> bool:

@@ -22,6 +22,7 @@ TARGETS = {
     "check",
     "test",
     "figures",
+    "engine",
     "simulate",
     "load",
     "chaos",

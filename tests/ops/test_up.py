@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from shared.config import Settings
 from shared.errors import SettingsError
 from shared.model_folder import ModelFolder
 from shared.run_folder import RunFolder
+from tests.free_port import free_port
 
 DEADLINE_S = 60.0
 FALSE_CHILD = str(Path(__file__).with_name("false_child.py"))
@@ -56,11 +56,6 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < deadline_s, f"not within {DEADLINE_S:g} s: {what}"
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Up:

@@ -95,10 +95,11 @@ class World:
         sent, self.link.sent = self.link.sent, []
         return sent
 
-    def step(self, *rows, prefills=()):
+    def step(self, *rows, prefills=(), logprobs=()):
         rows = tuple(StepRow(*row) for row in rows)
         shares = tuple(PrefillShare(*share) for share in prefills)
-        self.dispatcher.stepped(Step(self.link.epoch, 1, 20.0, 20.0 / max(1, len(rows)), rows, shares))
+        row_ms = 20.0 / max(1, len(rows))
+        self.dispatcher.stepped(Step(self.link.epoch, 1, 20.0, row_ms, rows, shares, tuple(logprobs)))
 
     def tokens(self, sequence, attempt, *tokens, index=0):
         for place, token in enumerate(tokens, index):

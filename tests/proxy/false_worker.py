@@ -12,6 +12,7 @@ from shared.messages import (
     Hello,
     Park,
     Parked,
+    RowLogprobs,
     Step,
     StepRow,
     Submit,
@@ -24,13 +25,15 @@ class FalseWorker:
     """One life of it. `answer` maps a Submit to the ids of its whole answer; a string is a refusal.
 
     Every row gets one token a turn, up to index `pause_at`; there it stands until that is moved or None. It
-    makes no Progress known, so nothing that the proxy forgets to say is set right later.
+    makes no Progress known, so nothing that the proxy forgets to say is set right later. `leaves_out` tells
+    of a Submit and an index whether log probabilities that were asked for are forgotten.
     """
 
     def __init__(self, endpoint, hello: Hello, answer, pause_at=None):
         self.epoch = hello.epoch
         self.answer = answer
         self.pause_at = pause_at
+        self.leaves_out = lambda _submit, _index: False
         self.submits: list[Submit] = []
         self.cancelled: list[str] = []
         self.parked: list[str] = []
@@ -67,7 +70,7 @@ class FalseWorker:
         rows = [self._row(name) for name in list(self.rows)]
         if any(rows):
             rows = tuple(row for row in rows if row)
-            self._say(Step(self.epoch, 1, 1.0, 1.0 / len(rows), rows, ()))
+            self._say(Step(self.epoch, 1, 1.0, 1.0 / len(rows), rows, (), self._logprobs(rows)))
         for name in list(self.rows):
             self._end_if_due(name)
 
@@ -102,6 +105,14 @@ class FalseWorker:
         self.rows[name] = index + 1
         return StepRow(name, submit.attempt, index, answer[index])
 
+    def _logprobs(self, rows):
+        submits = [self._last(row.sequence) for row in rows]
+        return tuple(
+            logprobs_of(place, row.index, row.token, submit.sampling.top_logprobs)
+            for place, (row, submit) in enumerate(zip(rows, submits, strict=True))
+            if submit.sampling.wants_logprobs and not self.leaves_out(submit, row.index)
+        )
+
     def _end_if_due(self, name):
         submit, index = self._last(name), self.rows[name]
         answer = self.answer(submit)
@@ -113,3 +124,11 @@ class FalseWorker:
 
     def _say(self, message):
         self._channel.send(encode(message))
+
+
+def logprobs_of(place, index, token, tops):
+    """Return what a false worker says of a token: numbers that tell its index; it is the second best."""
+    numbers = tuple(-0.5 * (each + 1) - index for each in range(tops))
+    best = (token + 1) % 256
+    others = ((token + each) % 256 for each in range(2, tops))
+    return RowLogprobs(place, -1.0 - index, (best, token, *others)[:tops], numbers)

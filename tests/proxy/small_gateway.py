@@ -18,6 +18,7 @@ from shared.channel import DealerChannel, RouterChannel
 from shared.codec import encode
 from shared.config import Settings
 from shared.messages import CALM, Exited, Starting
+from tests.free_port import free_port
 from tests.proxy.false_worker import FalseWorker
 from tests.proxy.small_tokenizers import CHATML, byte_level, write_folder
 from tests.proxy.small_worlds import hello
@@ -84,7 +85,7 @@ class Gateway:
 
     def __init__(self, folder, lanes=None, **proxy_settings):
         self._exits = contextlib.AsyncExitStack()
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.answer = lambda _submit: ids(TEXT)
         self._folder = folder
@@ -249,9 +250,3 @@ async def gateway(tmp_path: Path, lanes=None, **proxy_settings):
     """Run a gateway that has no worker yet. `lanes` are lists of settings, as in a file."""
     async with Gateway(tmp_path / NAME, lanes, **proxy_settings) as running:
         yield running
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

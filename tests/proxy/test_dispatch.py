@@ -4,7 +4,7 @@ import pytest
 
 from proxy.admitted import AnswerEnded, TokenCame
 from shared.errors import Draining, InvalidRequest, Loading, Overloaded
-from shared.messages import Cancel, Failed, Submit
+from shared.messages import Cancel, Failed, RowLogprobs, Submit
 from tests.proxy.dispatch_world import STOP_IDS, World, events, name_of, ready_world
 
 
@@ -40,6 +40,32 @@ def test_a_token_that_comes_twice_is_shown_once(world):
     world.tokens(name_of(admitted), 1, 70, 71)
     assert events(admitted) == [TokenCame(0, 70), TokenCame(0, 71)]
     assert world.dispatcher.stale_words == 2
+
+
+def test_a_tokens_log_probabilities_come_with_it_and_only_with_it(world):
+    one, other = world.admit("a"), world.admit("b")
+    record = RowLogprobs(1, -0.5, (80, 81), (-0.5, -1.5))
+    world.step((name_of(one), 1, 0, 70), (name_of(other), 1, 0, 80), logprobs=[record])
+    assert (events(one), events(other)) == ([TokenCame(0, 70)], [TokenCame(0, 80, record)])
+
+
+def test_log_probabilities_of_a_token_that_comes_twice_or_after_a_resume_come_once(world):
+    admitted = world.admit()
+    first, second = RowLogprobs(0, -0.25, (), ()), RowLogprobs(0, -0.5, (), ())
+    for _ in range(2):
+        world.step((name_of(admitted), 1, 0, 70), logprobs=[first])
+    world.die()
+    world.come(2)
+    world.step((name_of(admitted), 2, 0, 70), logprobs=[first])
+    world.step((name_of(admitted), 2, 1, 71), logprobs=[second])
+    assert events(admitted) == [TokenCame(0, 70, first), TokenCame(0, 71, second)]
+
+
+def test_a_stale_row_keeps_its_log_probabilities_from_its_neighbours(world):
+    admitted = world.admit()
+    records = [RowLogprobs(place, -1.0 - place, (), ()) for place in (1, 0)]
+    world.step(("nobody", 1, 0, 60), (name_of(admitted), 1, 0, 70), logprobs=records)
+    assert events(admitted) == [TokenCame(0, 70, records[0])]
 
 
 @pytest.mark.parametrize(("known", "attempt"), [(True, 2), (False, 1)])

@@ -3,17 +3,27 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.bodies import ChatChunks, CompletionChunks, Head
-from proxy.event_blocks import TextBlocks, block
+from proxy.bodies import Answer, ChatChunks, CompletionChunks, Head, Usage, chat_completion, text_completion
+from proxy.event_blocks import TextBlocks, block, encoded
 
 TEXT = st.text(
     st.sampled_from('a "\\\0\n\u2028\x7f漢😀/') | st.characters(exclude_categories=["Cs"]), max_size=12
 )
 # What a client may say or a folder be called, tricky ones among them.
-NAME = TEXT | st.sampled_from(['"content":""', '"\\u0000"', '\\"\0\\"', '"text":""'])
+NAME = TEXT | st.sampled_from(
+    [
+        '"content":""',
+        '"\\u0000"',
+        '\\"\0\\"',
+        '"text":""',
+        '"logprobs":null',
+        '","logprobs":null,"',
+        "logprobs",
+    ]
+)
 
 
 def plain(body):
@@ -21,6 +31,7 @@ def plain(body):
 
 
 @pytest.mark.parametrize("kind", [ChatChunks, CompletionChunks])
+@settings(deadline=None)
 @given(
     model=NAME.filter(lambda name: name != "\0"), text=TEXT, index=st.integers(0, 300), asked=st.booleans()
 )
@@ -29,6 +40,36 @@ def test_a_text_put_into_its_block_is_what_the_whole_chunk_would_be(kind, model,
     assert TextBlocks(chunks, index).block(text) == plain(chunks.text(index, text))
 
 
+@pytest.mark.parametrize("kind", [ChatChunks, CompletionChunks])
+@settings(deadline=None)
+@given(model=NAME.filter(lambda name: name != "\0"), text=NAME, logprobs=NAME, asked=st.booleans())
+def test_log_probabilities_take_the_place_of_a_chunks_null(kind, model, text, logprobs, asked):
+    chunks = kind(Head("id-1", 1_760_000_000, model, "fb_1", "default"), include_usage=asked)
+    given_json = json.dumps({"content": logprobs})
+    for sent, chunk in (
+        (TextBlocks(chunks, 3).block(text, given_json), chunks.text(3, text)),
+        (block(chunks.ending(3, "stop"), given_json), chunks.ending(3, "stop")),
+    ):
+        chunk["choices"][0]["logprobs"] = {"content": logprobs}
+        assert json.loads(sent.removeprefix(b"data: ")) == chunk
+
+
+@pytest.mark.parametrize("build", [chat_completion, text_completion])
+@settings(deadline=None)
+@given(st.lists(st.tuples(NAME, NAME | st.none()), min_size=1, max_size=4), NAME)
+def test_each_choice_of_a_whole_body_gets_its_own(build, choices, model):
+    answers = [Answer(text, "stop") for text, _ in choices]
+    body = build(Head("id-1", 1_760_000_000, model, "fb_1", "default"), answers, Usage(1, 2))
+    assert json.loads(encoded(body)) == body
+    given_json = [json.dumps(logprobs) for _, logprobs in choices]
+    sent = json.loads(encoded(body, given_json))
+    assert [choice["logprobs"] for choice in sent["choices"]] == [logprobs for _, logprobs in choices]
+    for choice in sent["choices"]:
+        choice["logprobs"] = None
+    assert sent == body
+
+
+@settings(deadline=None)
 @given(st.dictionaries(NAME, NAME | st.none() | st.integers() | st.lists(NAME, max_size=2), max_size=3))
 def test_a_block_is_one_line_of_json_and_an_empty_one(body):
     assert block(body) == plain(body)

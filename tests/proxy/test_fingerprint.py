@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.fingerprint import fingerprint
-from shared.sampling import Sampling
+from shared.sampling import LogitBias, Sampling
 
 PLAIN = Sampling(temperature=0.7, top_p=0.9, top_k=20, min_p=0.1, seed=3)
 IDS = st.lists(st.integers(0, (1 << 20) - 1), min_size=1, max_size=6).map(tuple)
@@ -23,10 +23,27 @@ def test_a_client_that_tries_again_asks_the_same_whatever_seed_is_drawn_for_it(c
 
 
 @pytest.mark.parametrize(
-    "changes", [{"temperature": 0.8}, {"top_p": 0.8}, {"top_k": 21}, {"min_p": 0.2}, {"temperature": 0.0}]
+    "changes",
+    [
+        *({"temperature": 0.8}, {"top_p": 0.8}, {"top_k": 21}, {"min_p": 0.2}, {"temperature": 0.0}),
+        *({"repetition_penalty": 1.1}, {"presence_penalty": 1.1}, {"frequency_penalty": 1.1}),
+        *({"logit_bias": (LogitBias(5, 1.0),)}, {"top_logprobs": 0}, {"top_logprobs": 5}),
+    ],
 )
 def test_another_way_to_draw_is_another_request(changes):
     assert fingerprint((1, 2), 4, replace(PLAIN, **changes)) != fingerprint((1, 2), 4, PLAIN)
+
+
+def test_the_options_tell_requests_apart_by_name_and_value():
+    options = [
+        {},
+        *({"presence_penalty": 0.5}, {"frequency_penalty": 0.5}, {"repetition_penalty": 0.5}),
+        *({"logit_bias": (LogitBias(token, bias),)} for token in (5, 6) for bias in (0.0, 1.0)),
+        {"logit_bias": (LogitBias(5, 1.0), LogitBias(6, 1.0))},
+        *({"top_logprobs": tops} for tops in (0, 1)),
+    ]
+    prints = {fingerprint((1, 2), 4, replace(PLAIN, **each)) for each in options}
+    assert len(prints) == len(options)
 
 
 @given(IDS, st.integers(1, 5000), IDS, st.integers(1, 5000))

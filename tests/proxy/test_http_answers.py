@@ -214,6 +214,7 @@ async def test_the_model_is_listed_by_its_name(here):
     assert listed["data"][0] == (await here.get("/v1/models/small")).body
     facts = listed["data"][0]["forebay"]
     assert (facts["context_tokens"], facts["rows"], facts["batches"]) == (64, 4, True)
+    assert (facts["caches"], facts["kv_bits"], facts["one_row_because"]) == ("attention", 0, None)
 
 
 async def test_a_body_in_chunks_is_read(here):

@@ -226,11 +226,11 @@ async def test_an_answer_that_fills_the_context_ends_by_its_length(here, prompt,
 
 
 async def test_what_the_machines_memory_never_holds_is_refused_with_both_numbers(empty):
-    await empty.start_worker(kv_bytes_per_token=1 << 20, budget_bytes=40 << 20)
+    await empty.start_worker(kv_bytes_per_token=1 << 20, budget_bytes=20 << 20)
     answered = await empty.post(COMPLETIONS, completion(max_tokens=20))
     check_refusal(answered, 400, "context_length_exceeded", "max_tokens")
     assert "22 tokens" in answered.error["message"]
-    assert "40 MiB" in answered.error["message"]
+    assert "20 MiB" in answered.error["message"]
     assert (await empty.post(COMPLETIONS, completion(max_tokens=17))).status == 200
 
 

@@ -10,16 +10,17 @@ from proxy.text_model import TextModel
 from shared.config import ProxySettings
 from shared.errors import ContextTooLong, InvalidRequest
 from shared.lane_settings import LaneSettings
-from shared.sampling import Sampling
+from shared.sampling import LogitBias, Sampling
 from tests.proxy.small_tokenizers import CHATML, byte_level, write_folder
 from tests.proxy.small_worlds import ticket
 
 CONTEXT = 32
 
 
-def parsed(*prompts, max_tokens=None):
+def parsed(*prompts, max_tokens=None, **sampling):
     endpoint = "chat" if isinstance(prompts[0], ChatPrompt) else "completions"
-    return Parsed(endpoint, "m", prompts, 1, max_tokens, Sampling(), (), stream=False, include_usage=False)
+    drawn = Sampling(**sampling)
+    return Parsed(endpoint, "m", prompts, 1, max_tokens, drawn, (), stream=False, include_usage=False)
 
 
 def chat(content):
@@ -112,6 +113,21 @@ async def test_an_id_beyond_the_vocabulary_is_refused(measurer, folder):
     refusal = await refusal_of(measurer, parsed(IdsPrompt((1, folder.vocabulary))), InvalidRequest)
     assert refusal.param == "prompt"
     assert str(folder.vocabulary) in refusal.message
+
+
+async def test_a_bias_beyond_the_vocabulary_is_refused(measurer, folder):
+    last = LogitBias(folder.vocabulary - 1, 1.0)
+    await measure(measurer, parsed(TextPrompt("a"), logit_bias=(last,)))
+    beyond = parsed(TextPrompt("a"), logit_bias=(LogitBias(folder.vocabulary, 1.0), last))
+    refusal = await refusal_of(measurer, beyond, InvalidRequest)
+    assert refusal.param == "logit_bias"
+    assert str(folder.vocabulary) in refusal.message
+
+
+async def test_two_ways_to_draw_have_two_fingerprints(measurer):
+    (plain,) = (await measure(measurer, parsed(TextPrompt("a")))).fingerprints
+    (other,) = (await measure(measurer, parsed(TextPrompt("a"), presence_penalty=1.0))).fingerprints
+    assert plain != other
 
 
 async def test_a_prompt_of_no_tokens_is_refused(tmp_path):

@@ -81,7 +81,7 @@ def test_prompts_times_n_is_bounded():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("echo", True), ("suffix", "b"), ("logprobs", 5), ("messages", []), ("max_completion_tokens", 5)],
+    [("echo", True), ("suffix", "b"), ("top_logprobs", 5), ("messages", []), ("max_completion_tokens", 5)],
 )
 def test_an_option_that_is_not_honoured_is_refused(field, value):
     assert refused_field(prompt="a", **{field: value}) == field

@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +13,10 @@ from pathlib import Path
 
 import psutil
 
+from tests.free_port import free_port
+
 PATIENCE_S = 60.0
+ANSWER_S = 20.0
 
 
 class Gateway:
@@ -22,7 +24,7 @@ class Gateway:
 
     def __init__(self, home: Path, folder: Path, settings: dict[str, str]) -> None:
         self.home = home
-        self.port = _free_port()
+        self.port = free_port()
         self._log = (home / "up.log").open("wb")
         self.environment = {**os.environ, "FOREBAY_HOME": str(home), **settings}
         command = [sys.executable, "-m", "ops.cli", "up", "--model", str(folder), "--port", str(self.port)]
@@ -34,7 +36,7 @@ class Gateway:
 
     def status(self, path: str) -> int:
         """Return the status of a GET, or 0 if nobody answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
         try:
             connection.request("GET", path)
             return connection.getresponse().status
@@ -44,7 +46,7 @@ class Gateway:
             connection.close()
 
     def get(self, path: str) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
         with contextlib.closing(connection):
             connection.request("GET", path)
             return connection.getresponse().read()
@@ -107,9 +109,3 @@ def running(home: Path, folder: Path, **settings: str) -> Iterator[Gateway]:
         yield gateway
     finally:
         gateway.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

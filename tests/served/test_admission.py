@@ -84,17 +84,28 @@ async def test_batch_rows_make_way_for_chats_and_lose_nothing(narrow):
 
 
 async def test_rows_and_places_are_filled_to_the_last_and_the_next_is_refused(narrow):
+    """No row is free before all have asked."""
     async with session() as http:
+        refusals = []
 
         async def ask(number):
-            body = chat(f"Count to {number}.", max_tokens=16, temperature=0)
+            body = chat(f"Count to {number}.", max_tokens=6, temperature=0)
             async with http.post(f"{narrow.url}/v1/chat/completions", json=body) as response:
                 await response.read()
-                return response.status, response.headers.get("Retry-After")
+                if response.status != 200:
+                    refusals.append((response.status, response.headers.get("Retry-After")))
+                return response.status
 
-        answers = await asyncio.gather(*(ask(number) for number in range(SLOTS + PLACES + 4)))
-    refused = [retry_after for status, retry_after in answers if status == 503]
-    assert [status for status, _ in answers].count(200) == SLOTS + PLACES
+        rows = [asyncio.create_task(stream(http, narrow.url, ENDLESS)) for _ in range(SLOTS)]
+        await until(lambda: running_rows(narrow, "interactive") == SLOTS)
+        asking = [asyncio.create_task(ask(number)) for number in range(PLACES + 4)]
+        await until(lambda: len(refusals) == 4)
+        assert narrow.ready_body()["queued"] == PLACES
+        for task in rows:
+            task.cancel()
+        statuses = await asyncio.gather(*asking)
+    refused = [retry_after for status, retry_after in refusals if status == 503]
+    assert statuses.count(200) == PLACES
     assert len(refused) == 4
     assert all(1 <= int(retry_after) <= 60 for retry_after in refused)
 
@@ -125,9 +136,17 @@ def reload(gateway):
     )
 
 
-async def test_keys_come_into_force_by_a_reload_and_a_heavy_one_leaves_room_for_a_light_one(fresh_gateway):
+@pytest.fixture
+def wide(tmp_path, demo_folder):
+    """A gateway of sixteen rows, with places for all who come."""
+    lanes = [{"name": name, **PATIENT} for name in ("interactive", "batch")]
+    with running(tmp_path, demo_folder.path, FOREBAY_LANES=json.dumps(lanes)) as gateway:
+        yield gateway
+
+
+async def test_keys_come_into_force_by_a_reload_and_a_heavy_one_leaves_room_for_a_light_one(wide):
     """Thirty-two streams of one key, one of another: the light one isn't behind all of them."""
-    file = KeyFile(fresh_gateway.home / KEY_FILE_NAME)
+    file = KeyFile(wide.home / KEY_FILE_NAME)
     heavy, light = (file.add(name).text for name in ("heavy", "light"))
     ended = []
     async with session() as http:
@@ -135,20 +154,18 @@ async def test_keys_come_into_force_by_a_reload_and_a_heavy_one_leaves_room_for_
 
         async def ask(key, name):
             headers = {"Authorization": f"Bearer {key}"}
-            async with http.post(
-                f"{fresh_gateway.url}/v1/chat/completions", json=body, headers=headers
-            ) as response:
+            async with http.post(f"{wide.url}/v1/chat/completions", json=body, headers=headers) as response:
                 await response.read()
                 ended.append(name)
                 return response.status
 
         assert await ask("none", "anyone") == 200
-        told = await asyncio.to_thread(reload, fresh_gateway)
+        told = await asyncio.to_thread(reload, wide)
         assert (told.returncode, "2 keys" in told.stdout) == (0, True), told
         assert await ask("none", "anyone") == 401
         ended.clear()
         flood = [asyncio.create_task(ask(heavy, "heavy")) for _ in range(32)]
-        await until(lambda: fresh_gateway.ready_body()["queued"] >= 16)
+        await until(lambda: wide.ready_body()["queued"] >= 16)
         assert await ask(light, "light") == 200
         assert ended.count("heavy") <= 24, "it went before the second sixteen had ended"
         assert set(await asyncio.gather(*flood)) == {200}

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.served.client import chat, together
+from tests.served.gateway import running
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
 
@@ -26,6 +27,17 @@ BODIES = [
 def undisturbed(gateway) -> list[str]:
     """The same eight greedy and eight seeded answers, from a gateway that nobody harms."""
     return [said.text for said in asyncio.run(together(gateway.url, BODIES))]
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory, demo_folder):
+    """A gateway for all that kill something of it, and which it all survives.
+
+    Its back-off grows with each death until a new supervisor begins, so the tests' order saves waiting.
+    """
+    settings = {"FOREBAY_WORKER__RESTARTS_MAX": "100"}
+    with running(tmp_path_factory.mktemp("mortal"), demo_folder.path, **settings) as gateway:
+        yield gateway
 
 
 async def watch_health(gateway, statuses: set, over: asyncio.Event) -> None:
@@ -58,47 +70,26 @@ async def with_a_death(gateway, number: signal.Signals) -> tuple[list, set]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGSTOP])
-def test_all_streams_go_on_after_the_worker_dies_as_if_nothing_had_happened(
-    fresh_gateway, undisturbed, number
-):
+def test_all_streams_go_on_after_the_worker_dies_as_if_nothing_had_happened(mortal, undisturbed, number):
     """SIGSTOP is no death: the supervisor finds out by the progress that stays away, and replaces it.
 
     Whatever the signal, somebody sent it: that is seen, and blames no answer.
     """
-    said, statuses = asyncio.run(with_a_death(fresh_gateway, number))
+    before = mortal.ready_body()["worker"]["deaths"]
+    said, statuses = asyncio.run(with_a_death(mortal, number))
     assert [each.text for each in said] == undisturbed
     assert all(each.done and each.error is None for each in said)
     assert {status for path, status in statuses if path == "/health/live"} == {200}
     assert {status for path, status in statuses if path == "/health/ready"} == {200, 503}
-    ready = fresh_gateway.ready_body()
-    assert ready["worker"]["deaths"] == 1
+    ready = mortal.ready_body()
+    assert ready["worker"]["deaths"] == before + 1
     assert ready["worker"]["last_death"] == "killed"
     assert (ready["suspects"], ready["quarantined"], ready["worker"]["rung"]) == (0, 0, 0)
     assert ready["live"] == 0
     assert ready["reserved_bytes"] == 0
 
 
-def test_the_answer_after_three_deaths_is_an_error_and_never_looks_complete(fresh_gateway):
-    """Two resumes are allowed; the third death ends the stream with an error event and no [DONE]."""
-    body = chat("Tell me a long story about the sea.", max_tokens=400, temperature=0)
-    deaths = []
-
-    def kill_again(number: int) -> None:
-        if number in (3, 6, 9):
-            deaths.append(fresh_gateway.kill_worker(signal.SIGKILL))
-
-    (said,) = asyncio.run(together(fresh_gateway.url, [body], kill_again))
-    assert len(deaths) == 3
-    assert said.error is not None
-    assert said.error["code"] == "worker_crashed"
-    assert not said.done
-    assert said.reason is None
-    fresh_gateway.wait_until_ready()
-    (after,) = asyncio.run(together(fresh_gateway.url, [chat("Say hello.", max_tokens=5)]))
-    assert after.done
-
-
-def test_the_supervisor_dies_and_the_stream_still_goes_on(fresh_gateway, undisturbed):
+def test_the_supervisor_dies_and_the_stream_still_goes_on(mortal, undisturbed):
     """`forebay up` starts a new supervisor; the old one's worker ends with it."""
     chunks = 0
 
@@ -106,8 +97,28 @@ def test_the_supervisor_dies_and_the_stream_still_goes_on(fresh_gateway, undistu
         nonlocal chunks
         chunks += 1
         if chunks == len(BODIES) * TOKENS // 3:
-            (supervisor,) = fresh_gateway.processes("ops.cli worker")
+            (supervisor,) = mortal.processes("ops.cli worker")
             supervisor.kill()
 
-    said = asyncio.run(together(fresh_gateway.url, BODIES, count))
+    said = asyncio.run(together(mortal.url, BODIES, count))
     assert [each.text for each in said] == undisturbed
+
+
+def test_the_answer_after_three_deaths_is_an_error_and_never_looks_complete(mortal):
+    """Two resumes are allowed; the third death ends the stream with an error event and no [DONE]."""
+    body = chat("Tell me a long story about the sea.", max_tokens=400, temperature=0)
+    deaths = []
+
+    def kill_again(number: int) -> None:
+        if number in (3, 6, 9):
+            deaths.append(mortal.kill_worker(signal.SIGKILL))
+
+    (said,) = asyncio.run(together(mortal.url, [body], kill_again))
+    assert len(deaths) == 3
+    assert said.error is not None
+    assert said.error["code"] == "worker_crashed"
+    assert not said.done
+    assert said.reason is None
+    mortal.wait_until_ready()
+    (after,) = asyncio.run(together(mortal.url, [chat("Say hello.", max_tokens=5)]))
+    assert after.done

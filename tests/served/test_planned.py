@@ -7,16 +7,25 @@ import sys
 import pytest
 
 from tests.served.client import together
+from tests.served.gateway import running
 from tests.served.test_deaths import BODIES, TOKENS
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory, demo_folder):
+    """A gateway for these tests, the last of which stops it. It lets a slow machine finish what runs."""
+    settings = {"FOREBAY_PROXY__DRAIN_S": "250"}
+    with running(tmp_path_factory.mktemp("ours"), demo_folder.path, **settings) as gateway:
+        yield gateway
 
 
 def ordered(gateway, *words: str) -> str:
     """Run a command of `forebay` against a gateway; return what it says."""
     command = [sys.executable, "-m", "ops.cli", *words, "--port", str(gateway.port)]
     done = subprocess.run(
-        command, check=False, env=gateway.environment, capture_output=True, text=True, timeout=120
+        command, check=False, env=gateway.environment, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -42,23 +51,23 @@ def undisturbed(gateway) -> list[str]:
     return [said.text for said in asyncio.run(together(gateway.url, BODIES))]
 
 
-def test_the_worker_is_replaced_under_live_streams_and_none_loses_a_token(fresh_gateway, undisturbed):
+def test_the_worker_is_replaced_under_live_streams_and_none_loses_a_token(ours, undisturbed):
     """At once, so that streams pause; and after a drain, so that they end first."""
     for manner in ((), ("--drain",)):
-        before = fresh_gateway.ready_body()["worker"]["epoch"]
-        said, words = asyncio.run(with_an_order(fresh_gateway, "restart", "worker", *manner))
+        before = ours.ready_body()["worker"]["epoch"]
+        said, words = asyncio.run(with_an_order(ours, "restart", "worker", *manner))
         assert [each.text for each in said] == undisturbed
         assert all(each.done and each.error is None for each in said)
-        worker = fresh_gateway.ready_body()["worker"]
+        worker = ours.ready_body()["worker"]
         assert worker["epoch"] > before
         assert f"epoch {before} was replaced by that of epoch {worker['epoch']}" in words
         assert (worker["last_death"], worker["deaths"], worker["rung"]) == ("planned", 0, 0)
-    assert ordered(fresh_gateway, "journal").count("was replaced on purpose") == 2
+    assert ordered(ours, "journal").count("was replaced on purpose") == 2
 
 
-def test_a_gateway_that_is_stopped_finishes_what_runs_and_leaves_nothing_behind(fresh_gateway, undisturbed):
-    said, words = asyncio.run(with_an_order(fresh_gateway, "stop"))
+def test_a_gateway_that_is_stopped_finishes_what_runs_and_leaves_nothing_behind(ours, undisturbed):
+    said, words = asyncio.run(with_an_order(ours, "stop"))
     assert [each.text for each in said] == undisturbed
     assert all(each.done for each in said)
     assert "is gone" in words
-    assert fresh_gateway.processes() == []
+    assert ours.processes() == []

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from shared import limits, messages
 from shared.codec import decode, encode
 from shared.errors import FrameError
-from shared.messages import Message, Step, StepRow, Submit
-from shared.sampling import Sampling
+from shared.messages import Message, RowLogprobs, Step, StepRow, Submit
+from shared.sampling import LogitBias, Sampling
 from tests.shared.wire_samples import SAMPLES, change, refused, sample_of
 
 GOLDEN = Path(__file__).with_name("golden_wire.txt")
@@ -24,6 +24,9 @@ EMITTED_MAX = 4
 NUMBERS = st.integers(-(2**63), 2**64 - 1)
 IDS = st.integers(0, limits.VOCABULARY_MAX - 1)
 TIMES = st.floats(0, allow_nan=False, allow_infinity=False)
+LOGPROBS = st.floats(max_value=0, allow_nan=False, allow_infinity=False)
+PENALTIES = st.floats(-limits.PENALTY_MAX, limits.PENALTY_MAX)
+BIASES = st.builds(LogitBias, IDS, st.floats(-limits.LOGIT_BIAS_MAX, limits.LOGIT_BIAS_MAX))
 PLAIN = {
     int: NUMBERS,
     bool: st.booleans(),
@@ -49,7 +52,12 @@ BOUNDED = {
     "min_p": st.floats(0, 1),
     "seed": st.integers(limits.SEED_MIN, limits.SEED_MAX),
     "choice": st.integers(0, (1 << 32) - 1),
-    **{f"kv_pad_{what}": st.integers(1, 1 << 20) for what in ("tokens", "rows")},
+    "repetition_penalty": st.floats(limits.REPETITION_PENALTY_MIN, limits.REPETITION_PENALTY_MAX),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty"), PENALTIES),
+    "logit_bias": st.lists(BIASES, max_size=5, unique_by=lambda each: each.token).map(tuple),
+    "top_logprobs": st.integers(-1, limits.TOP_LOGPROBS_MAX),
+    "kv_pad_tokens": st.integers(1, 1 << 20),
+    "kv_bits": st.integers(0, 8),
     **{name: st.integers(0, 1 << 60) for name in ("weights_bytes", "budget_bytes")},
     **{name: st.integers(0, 1 << 60) for name in ("kv_bytes_per_token", "fixed_bytes_per_row")},
     "window_tokens": st.integers(0, limits.CONTEXT_TOKENS_MAX),
@@ -77,7 +85,23 @@ def values_of(annotation, name=""):
 
 
 def records_of(kind):
+    if kind is Step:
+        return steps()
     return st.builds(kind, **{name: values_of(hint, name) for name, hint in get_type_hints(kind).items()})
+
+
+@st.composite
+def steps(draw):
+    """Return steps some of whose rows have log probabilities, each with as many of others as ids."""
+    hints = {name: hint for name, hint in get_type_hints(Step).items() if name != "logprobs"}
+    values = {name: draw(values_of(hint, name)) for name, hint in hints.items()}
+    rows = st.sampled_from(range(len(values["rows"]))) if values["rows"] else st.nothing()
+    logprobs = []
+    for place in draw(st.lists(rows, unique=True)):
+        others = draw(st.lists(st.tuples(IDS, LOGPROBS), max_size=limits.TOP_LOGPROBS_MAX))
+        ids, their = tuple(token for token, _ in others), tuple(logprob for _, logprob in others)
+        logprobs.append(RowLogprobs(place, draw(LOGPROBS), ids, their))
+    return Step(**values, logprobs=tuple(logprobs))
 
 
 MESSAGES = st.one_of([records_of(kind) for kind in KINDS])

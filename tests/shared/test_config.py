@@ -81,6 +81,13 @@ def test_a_table_can_be_one_variable(monkeypatch):
     assert Settings.load().worker.slots == 3
 
 
+@pytest.mark.parametrize("bits", [0, 4, 8])
+def test_caches_are_quantised_to_so_many_bits_by_file_or_variable(toml, monkeypatch, bits):
+    assert Settings.load(toml(f"[worker]\nkv_bits = {bits}")).worker.kv_bits == bits
+    monkeypatch.setenv("FOREBAY_WORKER__KV_BITS", str(bits))
+    assert Settings.load().worker.kv_bits == bits
+
+
 def test_settings_cannot_be_changed():
     settings = Settings.load()
     with pytest.raises(ValueError, match="frozen"):
@@ -198,6 +205,8 @@ def test_a_key_that_resembles_nothing_gets_no_hint(toml):
         ("[worker]\nmemory_fraction = 1.0", "worker.memory_fraction"),
         ("[worker]\nmemory_fraction = nan", "worker.memory_fraction"),
         ("[worker]\ncontext_tokens = 15", "worker.context_tokens"),
+        ("[worker]\nkv_bits = 3", "worker.kv_bits"),
+        ("[worker]\nkv_bits = 'eight'", "worker.kv_bits"),
         ("[proxy]\nresumes_max = 9", "proxy.resumes_max"),
         ("[admission]\nkey_queue_share = 0", "admission.key_queue_share"),
         ('[[lanes]]\nname = ""', "lanes.0.name"),

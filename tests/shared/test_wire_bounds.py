@@ -108,7 +108,9 @@ def test_sampling_out_of_bounds_is_refused(name, value):
     ("name", "value"),
     [
         ("context_tokens", 0),
-        ("kv_pad_rows", 0),
+        ("kv_pad_tokens", 0),
+        ("kv_bits", -1),
+        ("kv_bits", 9),
         ("weights_bytes", -1),
         ("window_tokens", -1),
         ("window_tokens", CONTEXT + 1),

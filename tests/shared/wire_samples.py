@@ -23,6 +23,7 @@ from shared.messages import (
     PrefillShare,
     Progress,
     Restart,
+    RowLogprobs,
     Starting,
     Step,
     StepRow,
@@ -30,7 +31,7 @@ from shared.messages import (
     Submit,
 )
 from shared.model_facts import ModelFacts
-from shared.sampling import Sampling
+from shared.sampling import LogitBias, Sampling
 
 FACTS = ModelFacts(
     fingerprint="0123456789abcdef",
@@ -40,14 +41,27 @@ FACTS = ModelFacts(
     weights_bytes=269_060_552,
     kv_bytes_per_token=46_080,
     kv_pad_tokens=256,
-    kv_pad_rows=1,
     window_tokens=512,
     window_bytes_per_token=1024,
     fixed_bytes_per_row=0,
     batches=True,
     why_not="",
+    caches="attention, window",
+    kv_bits=8,
 )
-SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=40, min_p=0.05, seed=-7, choice=1)
+SAMPLING = Sampling(
+    temperature=0.7,
+    top_p=0.9,
+    top_k=40,
+    min_p=0.05,
+    seed=-7,
+    choice=1,
+    repetition_penalty=1.1,
+    presence_penalty=0.5,
+    frequency_penalty=-0.5,
+    logit_bias=(LogitBias(5, 2.5),),
+    top_logprobs=2,
+)
 
 SAMPLES = (
     Submit(
@@ -80,6 +94,7 @@ SAMPLES = (
         row_ms=10.75,
         rows=(StepRow("a/0", 1, 0, 300), StepRow("b/0", 2, 9, 1)),
         prefills=(PrefillShare("c/0", 1, 200, 150.5),),
+        logprobs=(RowLogprobs(1, -0.25, (1, 7), (-0.25, -2.5)),),
     ),
     Finished(3, "a/0", 1, 10, "stop"),
     Failed(3, "a/0", 1, "too long"),

@@ -1,6 +1,5 @@
 """What the false device costs: milliseconds of a turn, and bytes of a row."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,27 +29,19 @@ class Costs:
         return 1000.0 * tokens / self.prefill_tokens_per_s
 
 
-class SummedFacts(ModelFacts):
-    """A model whose rows aren't padded to the longest: a batch takes what its rows take, summed."""
-
-    def batch_bytes(self, lengths: Sequence[int]) -> int:
-        return sum(map(self.row_bytes, lengths))
-
-
-def facts(kind: type[ModelFacts] = SummedFacts) -> ModelFacts:
-    """Return the facts of a model of 128 KiB a token; of kind ModelFacts its batch is padded."""
-    return kind(
+def facts(pad_tokens: int = 1, state_bytes: int = 0) -> ModelFacts:
+    """Return the facts of a model of 128 KiB a token, and state of a fixed size in each row."""
+    return ModelFacts(
         fingerprint="f" * 16,
         family="false",
         context_tokens=1 << 17,
         vocabulary=1 << 16,
         weights_bytes=0,
         kv_bytes_per_token=KV_BYTES_PER_TOKEN,
-        kv_pad_tokens=1,
-        kv_pad_rows=1,
+        kv_pad_tokens=pad_tokens,
         window_tokens=0,
         window_bytes_per_token=0,
-        fixed_bytes_per_row=0,
+        fixed_bytes_per_row=state_bytes,
         batches=True,
         why_not="",
     )

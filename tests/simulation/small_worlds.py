@@ -4,8 +4,7 @@ from random import Random
 from typing import Final
 
 from shared.lane_settings import AdmissionSettings, LaneSettings
-from shared.model_facts import ModelFacts
-from tests.simulation.costs import Costs, SummedFacts, facts
+from tests.simulation.costs import KV_BYTES_PER_TOKEN, Costs, facts
 from tests.simulation.loads import Asker, Lengths
 from tests.simulation.request import Request
 from tests.simulation.scenarios import disturb
@@ -16,6 +15,8 @@ _MEASURING_S: Final = (0.0, 0.0, 0.01, 0.3)
 _ANSWERS: Final = (1, 1, 1, 2, 4)
 _DEATHS_MEAN_S: Final = (20.0, 60.0, 1e6)
 _TROUBLED_SHARE: Final = 0.5
+# Rows that take a little more with each token; and such as take much at once, and something when they begin.
+_MODELS: Final = (facts(), facts(pad_tokens=64, state_bytes=20 * KV_BYTES_PER_TOKEN))
 
 
 def small_world(seed: int, seconds: float) -> World:
@@ -52,7 +53,7 @@ def _world(random: Random) -> World:
     settings = AdmissionSettings(
         key_queue_share=random.choice((0.25, 1.0)), overload_after_s=random.choice((1.0, 10.0))
     )
-    return World(lanes, costs, settings, facts(random.choice((SummedFacts, ModelFacts))))
+    return World(lanes, costs, settings, random.choice(_MODELS))
 
 
 def _lane(random: Random, name: str) -> LaneSettings:

@@ -62,7 +62,7 @@ def hold_the_row_until_the_park_is_done(monkeypatch):
     def holding(self, answer):
         tokens = self.state.ledger.tokens_of(answer.name)
         said = park(self, answer)
-        self.state.ledger._rows[answer.name] = tokens
+        self.state.ledger.reserve(answer.name, tokens)
         return said
 
     def releasing(self, name, now):

@@ -7,10 +7,22 @@ from typing import Any
 
 import pytest
 
-from shared.messages import Hello, Ping
+from shared.messages import Hello
 from shared.model_folder import ModelFolder
-from tests.worker.life_of_a_process import ENDLESS, EPOCH, Life
+from tests.worker.life_of_a_process import ENDLESS, Life
 from tests.worker.tiny_models import save
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-families", action="store_true", help="engine: many schedules a family, for minutes"
+    )
+
+
+@pytest.fixture
+def all_families(request: pytest.FixtureRequest) -> bool:
+    """Whether there is time for all of them."""
+    return bool(request.config.getoption("--all-families", default=False))
 
 
 @pytest.fixture
@@ -29,8 +41,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Life]]:
 
 @pytest.fixture
 async def life(start: Callable[..., Life], folder: ModelFolder) -> AsyncIterator[Life]:
-    """A process that has loaded its model and been answered by its proxy."""
+    """A process that has loaded its model and is answered by its proxy."""
     async with start(folder.path) as life:
         await life.hears(Hello)
-        await life.say(Ping(EPOCH, 1))
+        life.is_pinged()
         yield life

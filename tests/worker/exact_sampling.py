@@ -1,5 +1,9 @@
-"""Which token a row must draw: the sampling rules said again, plainly, in double precision."""
+"""Which token a row must draw: the sampling rules said again, plainly, in double precision.
 
+Biases and penalties are said again token by token, in single precision: not a bit may differ.
+"""
+
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -40,6 +44,27 @@ def gumbel(count: int, key: NoiseKey) -> Any:
     ids = np.arange(count, dtype=np.uint64)
     hashed = mixed((mixed(ids ^ np.uint64(key[0])) + np.uint64(key[1])) % _WORD)
     return -np.log(-np.log1p(-(hashed.astype(np.float64) + 0.5) / _WORD))
+
+
+def changed(logits: Any, sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]) -> Any:
+    """Return float32 logits after biases, then the repetition penalty, then presence and frequency."""
+    logits = np.array(logits, dtype=np.float32)
+    for each in sampling.logit_bias:
+        logits[each.token] += np.float32(each.bias)
+    for token in {*prompt, *answer}:
+        factor = np.float32(sampling.repetition_penalty)
+        logits[token] = logits[token] / factor if logits[token] > 0 else logits[token] * factor
+    for token in set(answer):
+        times = np.float32(list(answer).count(token))
+        toll = np.float32(sampling.presence_penalty) + np.float32(sampling.frequency_penalty) * times
+        logits[token] -= toll
+    return logits
+
+
+def log_softmax(logits: Any) -> Any:
+    """Return log probabilities in double precision."""
+    shifted = np.asarray(logits, dtype=np.float64) - np.max(logits)
+    return shifted - np.log(np.exp(shifted).sum())
 
 
 def kept_probabilities(logits: Any, sampling: Sampling) -> Any:

@@ -11,7 +11,8 @@ from typing import Any, Final, Self
 from shared.channel import RouterChannel
 from shared.codec import decode, encode
 from shared.config import LogSettings, WorkerSettings
-from shared.messages import Message, Step, Submit
+from shared.limits import PING_INTERVAL_S
+from shared.messages import Message, Ping, Step, Submit
 from shared.run_folder import RunFolder
 from shared.sampling import Sampling
 from worker import foreign_signals, manifest
@@ -70,6 +71,7 @@ class Life:
         os.close(progress_end)
         os.close(lifeline_end)
         self.listener = asyncio.create_task(self.listen())
+        self.pinging: asyncio.Task[None] | None = None
 
     async def listen(self) -> None:
         while True:
@@ -83,9 +85,11 @@ class Life:
     async def __aexit__(self, *_error: object) -> None:
         self.process.kill()
         self.process.communicate()
-        self.listener.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.listener
+        for task in (self.listener, self.pinging):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
         self.router.close()
         os.close(self.progress_fd)
         os.close(self.manifest_fd)
@@ -93,6 +97,16 @@ class Life:
 
     async def say(self, message: Message) -> None:
         assert await self.router.send(identity("0", EPOCH), encode(message))
+
+    def is_pinged(self) -> None:
+        """Ping it from now on, as a proxy does: without, it drops its rows, on a slow machine too soon."""
+
+        async def ping() -> None:
+            while True:
+                await self.router.send(identity("0", EPOCH), encode(Ping(EPOCH, 1)))
+                await asyncio.sleep(PING_INTERVAL_S)
+
+        self.pinging = asyncio.create_task(ping())
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(DEADLINE_S):

@@ -6,15 +6,13 @@ import pytest
 
 from tests.worker.tiny_models import VOCABULARY, clamped, tiny
 from tests.worker.workbench import PLENTY
-from worker import canary
-from worker.batch_engine import BatchEngine, StepResult
-from worker.model import LoadedModel
-from worker.padded import PaddedBatch
-from worker.solo_row import SoloRow
+from worker.engine import canary
+from worker.engine.batch_engine import BatchEngine, StepResult
+from worker.engine.model import LoadedModel
 
 
 def engine_of(loaded: LoadedModel) -> BatchEngine:
-    return BatchEngine(loaded, SoloRow() if loaded.shapes is None else PaddedBatch(loaded.shapes, PLENTY))
+    return BatchEngine(loaded, PLENTY)
 
 
 @pytest.mark.parametrize(

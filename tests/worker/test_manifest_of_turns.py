@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shared.messages import Cancel, ManifestRow, Park, Submit
 from shared.sampling import Sampling
 from tests.worker.turned_loop import EPOCH, QUANTUM_MS, FalseEngine, Turned, met_loop, submit
-from worker.batch_engine import StepResult
+from worker.engine.batch_engine import StepResult
 from worker.plan import Chunk
 from worker.sequence import Sequence
 

@@ -46,7 +46,7 @@ def test_a_card_that_names_no_working_set_is_used_up_to_its_memory() -> None:
 def test_of_a_card_only_what_other_processes_leave_is_used() -> None:
     assert report_of(CUDA, system_bytes=512 * GIB).usable_bytes == 23 * GIB
     shared = report_of({**CUDA, "free_memory": 3 * GIB}, system_bytes=512 * GIB)
-    assert budget(shared, 0.5, None, weights_bytes=1 * GIB, prefill_bytes=0).kv_bytes == GIB // 2
+    assert budget(shared, 0.5, None, weights_bytes=1 * GIB, reserve_bytes=0).kv_bytes == GIB // 2
 
 
 def test_what_is_free_of_the_systems_own_memory_is_no_bound() -> None:
@@ -67,8 +67,8 @@ def test_this_machines_own_report_names_a_usable_amount() -> None:
     assert memory.device_report().usable_bytes > 0
 
 
-def test_caches_get_what_weights_and_prefill_leave_of_the_share() -> None:
-    shared_out = budget(report_of(M3_MAX, 0), 0.5, None, weights_bytes=8 * GIB, prefill_bytes=1 * GIB)
+def test_caches_get_what_weights_and_the_reserve_leave_of_the_share() -> None:
+    shared_out = budget(report_of(M3_MAX, 0), 0.5, None, weights_bytes=8 * GIB, reserve_bytes=1 * GIB)
     assert shared_out.kv_bytes == 15 * GIB
     assert shared_out.headroom_share == pytest.approx(15 / 24)
     assert shared_out.warning == ""
@@ -94,7 +94,7 @@ def test_less_than_a_fifth_of_headroom_is_warned_of_with_the_numbers(weights_gib
 
 
 def test_a_model_that_is_too_big_leaves_nothing_and_says_so() -> None:
-    shared_out = budget(report_of(CUDA, 0), 0.8, None, weights_bytes=40 * GIB, prefill_bytes=1 * GIB)
+    shared_out = budget(report_of(CUDA, 0), 0.8, None, weights_bytes=40 * GIB, reserve_bytes=1 * GIB)
     assert (shared_out.kv_bytes, shared_out.headroom_share) == (0, 0.0)
     assert "only 0 MiB" in shared_out.warning
 
@@ -105,13 +105,13 @@ def test_a_model_that_is_too_big_leaves_nothing_and_says_so() -> None:
     fraction=st.floats(0.01, 0.95),
     configured_mb=st.none() | st.integers(1, 1 << 20),
     weights=st.integers(0, 1 << 45),
-    prefill=st.integers(0, 1 << 40),
+    reserve=st.integers(0, 1 << 40),
 )
 def test_a_budget_is_never_negative_and_never_more_than_its_share(
-    usable: int, fraction: float, configured_mb: int | None, weights: int, prefill: int
+    usable: int, fraction: float, configured_mb: int | None, weights: int, reserve: int
 ) -> None:
-    shared_out = budget(DeviceReport("x", usable, usable), fraction, configured_mb, weights, prefill)
-    assert 0 <= shared_out.kv_bytes <= max(0, int(fraction * usable) - weights - prefill)
+    shared_out = budget(DeviceReport("x", usable, usable), fraction, configured_mb, weights, reserve)
+    assert 0 <= shared_out.kv_bytes <= max(0, int(fraction * usable) - weights - reserve)
     assert configured_mb is None or shared_out.kv_bytes <= configured_mb * MIB
     assert 0 <= shared_out.headroom_share <= 1
 

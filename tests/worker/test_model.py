@@ -5,38 +5,54 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
-import mlx.nn as nn
 import pytest
-from mlx_lm.models.base import create_attention_mask
-from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from shared.errors import ModelError
 from shared.model_folder import ModelFolder
-from tests.worker.tiny_models import CONTEXT, FAMILIES, VOCABULARY, build, load_saved, save, tiny
-from worker import model as worker_model
-from worker.model import load
-
-BATCHING = ("llama", "qwen3", "deepseek_v3")
+from tests.worker.tiny_families import WINDOW
+from tests.worker.tiny_models import CONTEXT, FAMILIES, VOCABULARY, load_saved, save, tiny
+from worker.engine import model as worker_model
+from worker.engine.kinds import KeysValues, State
+from worker.engine.model import load
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_families_of_plain_attention_batch_and_others_say_why_not(family: str) -> None:
-    facts = tiny(family).facts
-    assert facts.batches == (family in BATCHING)
-    assert (facts.why_not == "") == facts.batches
-    assert (tiny(family).shapes is None) != facts.batches
+def test_families_that_batch_have_a_layout_and_others_say_why_not(family: str) -> None:
+    loaded = tiny(family)
+    assert loaded.facts.batches == (loaded.layout is not None) == (loaded.way is not None)
+    assert (loaded.facts.why_not == "") == loaded.facts.batches
 
 
-@pytest.mark.parametrize(("family", "cache"), [("mamba2", "ArraysCache"), ("gemma3_text", "RotatingKVCache")])
-def test_a_family_that_is_clamped_names_the_cache_that_keeps_it(family: str, cache: str) -> None:
-    assert cache in tiny(family).facts.why_not
+@pytest.mark.parametrize(
+    ("family", "caches"),
+    [
+        ("llama", "attention"),
+        ("gemma3_text", "window, attention"),
+        ("mamba2", "state"),
+        ("qwen3_5", "state, attention"),
+        ("baichuan_m1", "state, attention, window"),
+    ],
+)
+def test_the_kinds_of_a_familys_caches_are_named(family: str, caches: str) -> None:
+    assert tiny(family).facts.caches == caches
 
 
 def test_latent_attention_caches_keys_and_values_of_different_widths() -> None:
-    shapes = tiny("deepseek_v3").shapes
-    assert shapes is not None
-    assert [(shape.heads, shape.key_width, shape.value_width) for shape in shapes] == [(1, 16, 4)] * 2
+    layout = tiny("deepseek_v3").layout
+    assert layout is not None
+    kinds = [kind for layer in layout.layers for kind in layer if isinstance(kind, KeysValues)]
+    assert [(kind.heads, kind.key_width, kind.value_width, kind.span) for kind in kinds] == [
+        (1, 16, 4, None)
+    ] * 2
+
+
+def test_windows_and_states_are_in_the_layout_layer_by_layer() -> None:
+    windows, states = tiny("gemma3_text").layout, tiny("qwen3_5").layout
+    assert windows is not None
+    assert states is not None
+    spans = [kind.span for layer in windows.layers for kind in layer if isinstance(kind, KeysValues)]
+    assert spans == [WINDOW, WINDOW, None]
+    assert [type(layer[0]) for layer in states.layers] == [State, KeysValues, State, KeysValues]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -98,91 +114,6 @@ def test_weights_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     in_one_piece = count()
     monkeypatch.setattr(worker_model, "_EVAL_BYTES", 1)
     assert count() > in_one_piece + 10
-
-
-# --- a claim to batch is tried out ------------------------------------------------------------------------
-
-
-class Claims(nn.Module):
-    """Caches as plain attention does, and answers by `answer(keys so far, offset)`; rows are its numbers."""
-
-    def __init__(self, answer: Callable[[mx.array, Any, Any], mx.array]) -> None:
-        super().__init__()
-        self.layers = [self]
-        self._answer = answer
-
-    def __call__(self, ids: mx.array, cache: list[Any]) -> mx.array:
-        mask = create_attention_mask(ids, cache[0])
-        offset = cache[0].offset
-        numbers = ids[:, None, :, None].astype(mx.float32)
-        keys, _ = cache[0].update_and_fetch(numbers, numbers)
-        answer = self._answer(keys, mask, offset)
-        return mx.broadcast_to(answer[:, None, None], (*ids.shape, 30)) * mx.arange(30)
-
-
-def seen_sum(keys: mx.array, mask: Any) -> mx.array:
-    """Add up what a row sees: all of it, where its mask hides nothing."""
-    hidden = mask is None or isinstance(mask, str)
-    return (keys[:, 0, :, 0] if hidden else mx.where(mask[:, 0, 0], keys[:, 0, :, 0], 0.0)).sum(axis=-1)
-
-
-def honest(keys: mx.array, mask: Any, offset: Any) -> mx.array:
-    return seen_sum(keys, mask) + mx.array(offset)
-
-
-def ignores_offsets(keys: mx.array, mask: Any, offset: Any) -> mx.array:
-    longest = offset if isinstance(offset, int) else int(offset.max().item())
-    return seen_sum(keys, mask) + mx.array([float(longest)])
-
-
-def ignores_masks(keys: mx.array, mask: Any, offset: Any) -> mx.array:
-    return seen_sum(keys, None) + keys.shape[2]
-
-
-def takes_whole_numbers_only(keys: mx.array, mask: Any, offset: Any) -> mx.array:
-    return seen_sum(keys, mask) + mx.array([float(list(range(offset + 1))[-1])])
-
-
-def does_not_broadcast(keys: mx.array, mask: Any, offset: Any) -> mx.array:
-    return seen_sum(keys, mask) + mx.zeros((3,) if keys.shape[0] == 2 else (1,))
-
-
-@pytest.mark.parametrize(
-    ("answer", "agrees"),
-    [
-        (honest, True),
-        (ignores_offsets, False),
-        (ignores_masks, False),
-        (takes_whole_numbers_only, False),
-        (does_not_broadcast, False),
-    ],
-)
-def test_a_claim_to_batch_is_believed_only_if_two_rows_answer_as_each_alone(
-    answer: Callable[..., mx.array], agrees: bool
-) -> None:
-    stub = Claims(answer)
-    caches = list(make_prompt_cache(stub))
-    assert [type(cache) for cache in caches] == [KVCache]
-    stub(mx.array([[1, 2, 3]]), cache=caches)
-    shapes, why_not = worker_model._classify(stub, caches)
-    assert (shapes is None, why_not) == (False, "")
-    assert worker_model._batch_agrees(stub, shapes) is agrees
-
-
-def test_a_family_whose_claim_is_false_is_clamped_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_model, "_batch_agrees", lambda _model, _shapes: False)
-    loaded = load_saved(save(tmp_path, "llama"))
-    assert (loaded.shapes, loaded.facts.batches, loaded.facts.kv_pad_rows) == (None, False, 1)
-    assert "a batch of two gives other logits" in loaded.facts.why_not
-    assert loaded.facts.kv_bytes_per_token == tiny("llama").facts.kv_bytes_per_token
-
-
-def test_caches_that_are_not_one_a_layer_are_not_batched() -> None:
-    model, _ = build("llama")
-    caches = [*make_prompt_cache(model), KVCache()]
-    assert worker_model._classify(model, caches) == (None, "its caches aren't one a layer")
 
 
 # --- folders that can't be served -------------------------------------------------------------------------
@@ -248,7 +179,7 @@ def test_a_folder_that_lacks_a_file_is_told_in_words(missing: str, tmp_path: Pat
 def test_a_model_that_breaks_at_its_first_answer_is_a_broken_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def breaks(_model: Any, _ids: list[int]) -> list[Any]:
+    def breaks(_model: Any, _tokens: int, _kv_bits: int) -> list[Any]:
         raise RuntimeError("shapes don't fit")
 
     monkeypatch.setattr(worker_model, "_prefill", breaks)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shared.messages import Submit
 from shared.sampling import Sampling
-from worker.plan import Chunk, Plan, StepTimes, similar_lengths
+from worker.plan import CHUNK_TOKENS_MAX, UNBOUNDED, Chunk, ChunkBound, Plan, StepTimes, similar_lengths
 from worker.sequence import Sequence
 
 SMALL_CHUNK = 16
@@ -108,16 +108,40 @@ def test_a_chunk_costs_no_more_than_its_time_or_is_a_small_one(
 
 
 @settings(deadline=None)
-@given(lengths=st.lists(st.integers(1, 3000), max_size=30))
-def test_chunks_are_grouped_by_length_and_none_is_lost(lengths: list[int]) -> None:
+@given(
+    lengths=st.lists(st.integers(1, 3000), max_size=30), tokens_max=st.integers(1, 9000), exact=st.booleans()
+)
+def test_chunks_are_grouped_by_length_within_a_bound_and_none_is_lost(
+    lengths: list[int], tokens_max: int, exact: bool
+) -> None:
     chunks = [chunk(length) for length in lengths]
-    groups = similar_lengths(chunks)
+    groups = similar_lengths(chunks, tokens_max, exact=exact)
     assert sorted(map(id, chunks)) == sorted(id(each) for group in groups for each in group)
+    spread = 1.0 if exact else 1.25
     for group in groups:
-        assert max(each.tokens for each in group) <= 1.25 * min(each.tokens for each in group)
-    shortest = [min(each.tokens for each in group) for group in groups]
-    for this, following in pairwise(shortest):
-        assert following > 1.25 * this, "two groups that could be one"
+        longest = max(each.tokens for each in group)
+        assert longest <= spread * min(each.tokens for each in group)
+        assert len(group) == 1 or len(group) * longest <= tokens_max
+    for this, following in pairwise(groups):
+        fits = (len(this) + 1) * following[0].tokens <= tokens_max
+        assert following[0].tokens > spread * this[0].tokens or not fits, "two groups that could be one"
+
+
+def test_unbounded_chunks_are_as_long_as_any() -> None:
+    assert UNBOUNDED.tokens_for(0) == UNBOUNDED.tokens_for(10**6) == UNBOUNDED.together == CHUNK_TOKENS_MAX
+
+
+def test_between_two_contexts_the_longer_ones_bound_holds() -> None:
+    bound = ChunkBound((0, 100, 1000), (900, 300, 20))
+    assert [bound.tokens_for(context) for context in (0, 1, 100, 101, 1000, 1001)] == [
+        900,
+        300,
+        300,
+        20,
+        20,
+        20,
+    ]
+    assert bound.together == 900
 
 
 def test_a_chunk_knows_its_ids_and_whether_it_is_all_of_the_prefill() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shared.messages import Submit
 from shared.sampling import Sampling
-from worker.plan import Chunk, StepTimes
+from worker.plan import Chunk, ChunkBound, StepTimes
 from worker.prefill_order import OWED_SHARE, PATIENCE, PRESSURE_MAX, PrefillOrder
 from worker.sequence import Sequence
 
@@ -183,3 +183,28 @@ def test_a_share_of_all_quanta_cuts_what_quanta_of_that_size_cut(
 
 def cut_of(chunk: Chunk) -> tuple[int, int, int]:
     return chunk.sequence.rank, chunk.start, chunk.tokens
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    high=lengths,
+    low=lengths,
+    quanta_ms=st.tuples(quanta, quanta),
+    longest=st.lists(st.integers(16, 200), min_size=4, max_size=4),
+)
+def test_no_chunk_is_longer_than_memory_is_set_aside_for_whatever_time_it_has(
+    high: list[int], low: list[int], quanta_ms: tuple[float, ...], longest: list[int]
+) -> None:
+    bound = ChunkBound((0, 20, 100, 500), tuple(sorted(longest, reverse=True)))
+    line = Line([high, low], list(quanta_ms))
+    line.order = PrefillOrder(StepTimes(1.0, 5.0), bound)
+    for _ in range(TURNS):
+        for chunk in line.turn():
+            assert 0 < chunk.tokens <= bound.tokens_for(chunk.start)
+
+
+def test_a_bounded_prompt_goes_on_from_where_its_chunk_ended() -> None:
+    order = PrefillOrder(StepTimes(0.01, 5.0), ChunkBound((0, 50), (40, 20)))
+    one = prompt(0, 70, 250.0)
+    cut = [[(each.start, each.tokens) for each in order.chunks([one], 0, 0.0)] for _ in range(3)]
+    assert cut == [[(0, 40)], [(40, 20)], [(60, 10)]]

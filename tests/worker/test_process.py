@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from shared.messages import Cancel, Finished, Hello, Ping, Progress, Step
 from shared.model_folder import ModelFolder
 from tests.worker.life_of_a_process import ENDLESS, EPOCH, PROMPT, Life, submit
-from tests.worker.tiny_models import greedy_alone, load_saved, save
+from tests.worker.tiny_models import greedy_alone, load_saved
 from worker.launch import (
     EXIT_CANNOT_LOAD,
     EXIT_LOOP_EXCEPTION,
@@ -19,7 +18,7 @@ from worker.progress_pipe import ProgressReader
 # The process with one part of it changed: the model answers its warm-up and then breaks in the loop.
 BREAKS_IN_THE_LOOP: Final = """
 from worker import process
-from worker.batch_engine import BatchEngine
+from worker.engine.batch_engine import BatchEngine
 launch = BatchEngine.launch
 def launch_or_break(self, rows):
     if rows[0].name != "canary":
@@ -28,9 +27,15 @@ def launch_or_break(self, rows):
 BatchEngine.launch = launch_or_break
 process.main()
 """
+DOES_NOT_BATCH: Final = """
+from worker import process
+from worker.engine.trial import Trial
+Trial.way = lambda self: None
+process.main()
+"""
 CANNOT_DECODE: Final = """
 from worker import process
-from worker.batch_engine import BatchEngine
+from worker.engine.batch_engine import BatchEngine
 def launch(self, rows):
     raise RuntimeError("no decoding here")
 BatchEngine.launch = launch
@@ -68,6 +73,9 @@ async def test_frames_that_cannot_be_read_do_no_harm(life: Life) -> None:
 
 async def test_a_proxy_that_falls_silent_finds_a_free_worker_when_it_is_back(life: Life) -> None:
     """No ping comes any more: the worker drops what it runs and says Hello as if it were new."""
+    await life.hears(Progress, ping=1)
+    assert life.pinging is not None
+    life.pinging.cancel()
     life.heard.clear()
     await life.say(submit("orphan", ENDLESS))
     await life.hears(Progress, running=("orphan",))
@@ -88,10 +96,9 @@ async def test_the_supervisor_hears_of_loading_and_then_of_every_turn(life: Life
 
 
 async def test_one_row_at_a_time_is_said_of_a_family_that_does_not_batch(
-    start: Callable[..., Life], tmp_path: Path
+    start: Callable[..., Life], folder: ModelFolder
 ) -> None:
-    folder = save(tmp_path / "model", "mamba2")
-    async with start(folder.path) as life:
+    async with start(folder.path, code=DOES_NOT_BATCH) as life:
         hello = await life.hears(Hello)
         await life.say(Ping(EPOCH, 1))
         assert (hello.slots, hello.facts.batches) == (1, False)

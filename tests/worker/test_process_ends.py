@@ -22,7 +22,7 @@ from worker.launch import (
 SLOW_STEPS: Final = """
 import time
 from worker import process
-from worker.batch_engine import BatchEngine
+from worker.engine.batch_engine import BatchEngine
 read = BatchEngine.read
 def slowly(self):
     time.sleep(0.05)
@@ -33,7 +33,7 @@ process.main()
 LOADS_FOR_EVER: Final = """
 import time
 from worker import process
-def load(*arguments):
+def load(*arguments, **options):
     while True:
         time.sleep(1)
 process.load = load
@@ -84,7 +84,7 @@ async def test_asked_to_end_it_sends_the_tokens_of_the_step_under_way_and_leaves
 ) -> None:
     async with start(folder.path, code=SLOW_STEPS) as life:
         await life.hears(Hello)
-        await life.say(Ping(EPOCH, 1))
+        life.is_pinged()
         await life.say(submit("a", ENDLESS))
         await life.hears(Step)
         life.process.send_signal(signal.SIGTERM)
@@ -113,7 +113,7 @@ async def test_asked_to_end_while_it_loads_it_leaves_at_once(
 async def test_asked_twice_it_leaves_whatever_it_is_doing(
     start: Callable[..., Life], folder: ModelFolder
 ) -> None:
-    code = SLOW_STEPS.replace("0.05", "1000 if self._rows[0].name == 'stuck' else 0")
+    code = SLOW_STEPS.replace("0.05", "1000 if self._caches.rows[0].name == 'stuck' else 0")
     async with start(folder.path, code=code) as life:
         await life.hears(Hello)
         await life.say(submit("stuck", ENDLESS))
@@ -179,7 +179,7 @@ async def test_a_worker_that_holds_much_from_the_start_serves_and_does_not_ask_t
 ) -> None:
     async with start(folder.path, memory_fraction=0.01, kv_budget_mb=16) as life:
         await life.hears(Hello)
-        await life.say(Ping(EPOCH, 1))
+        life.is_pinged()
         await life.say(submit("a", 50))
         await life.hears(Finished, sequence="a", index=50)
         told = await life.hears(Progress, answers=1)

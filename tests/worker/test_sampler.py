@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from shared.sampling import Sampling, noise_key
 from tests.worker.exact_sampling import NoiseKey, drawn, gumbel, is_close_call, kept_probabilities, key_with
-from worker import sampler as sampler_module
-from worker.sampler import NARROW, BatchSampler, Draw, kind_of
+from tests.worker.sampled_rows import exactly, keys
+from worker.engine.noise import exponential
+from worker.engine.row_kinds import BROAD, NARROW, kind_of
+from worker.engine.sampler import BatchSampler, Draw
 
 HASH_MAX: Final = (1 << 32) - 1
 
 KEY: Final = noise_key(1, 0, 0)
 
-words = st.integers(0, HASH_MAX)
-keys = st.tuples(words, words)
 samplings = st.builds(
     Sampling,
     temperature=st.one_of(st.just(0.0), st.just(1e-4), st.floats(0.01, 2.0), st.just(2.0)),
@@ -42,14 +42,9 @@ def rows(draw: st.DrawFn) -> tuple[Any, list[Sampling], list[NoiseKey]]:
     return logits.astype(np.float32), parameters, noise
 
 
-def draw_exactly(sampler: BatchSampler, logits: mx.array, noise: list[NoiseKey]) -> list[int]:
-    """Draw, and draw again what isn't covered, as the engine does."""
-    draw = sampler.draw(logits, noise)
-    return (draw.tokens if draw.covered is None else sampler.redraw(logits, noise, draw)).tolist()
-
-
 def tokens_of(logits: Any, parameters: list[Sampling], noise: list[NoiseKey]) -> list[int]:
-    return draw_exactly(BatchSampler(parameters, logits.shape[-1]), mx.array(logits), noise)
+    draw = exactly(BatchSampler(parameters, logits.shape[-1]), mx.array(logits), noise)
+    return draw.read()[0]
 
 
 @settings(max_examples=200, deadline=None)
@@ -97,16 +92,17 @@ def test_a_token_without_probability_is_never_drawn(
     [
         (Sampling(temperature=0.0, top_k=5), "greedy"),
         (Sampling(min_p=0.1), "plain"),
-        (Sampling(top_k=5000), "plain"),
+        (Sampling(top_k=20_000), "plain"),
         (Sampling(top_p=0.9), "narrow"),
         (Sampling(top_k=NARROW), "narrow"),
-        (Sampling(top_k=NARROW + 1), "wide"),
-        (Sampling(top_k=NARROW + 1, top_p=0.5), "wide"),
-        (Sampling(top_k=2000, top_p=0.5), "narrow"),
+        (Sampling(top_k=NARROW + 1), "broad"),
+        (Sampling(top_k=NARROW + 1, top_p=0.5), "broad"),
+        (Sampling(top_k=BROAD + 1), "wide"),
+        (Sampling(top_k=20_000, top_p=0.5), "narrow"),
     ],
 )
 def test_only_rows_that_ask_for_sorting_pay_for_it(sampling: Sampling, kind: str) -> None:
-    assert kind_of(sampling, 2000) == kind
+    assert kind_of(sampling, 20_000) == kind
 
 
 def test_rows_of_all_kinds_draw_in_one_call() -> None:
@@ -149,7 +145,7 @@ def test_noise_is_what_the_hash_says_to_single_precision() -> None:
     hashes = [0, 1, 1 << 10, 1 << 20, 85_899_345, 85_899_346, 1 << 31, HASH_MAX - 4096]
     favoured = [key_with(40, hashed) for hashed in hashes]
     ids = mx.arange(2000, dtype=mx.uint32)[None]
-    ours = -np.log(np.array(sampler_module._exponential(ids, mx.array(favoured, dtype=mx.uint32))))
+    ours = -np.log(np.array(exponential(ids, mx.array(favoured, dtype=mx.uint32))))
     exact = np.stack([gumbel(2000, key) for key in favoured])
     assert ours[0, 40] > 22
     assert np.abs(ours - exact)[exact > -2].max() < 2e-5
@@ -200,7 +196,7 @@ def test_drawing_again_leaves_the_other_rows_tokens() -> None:
     sampler = BatchSampler([Sampling(top_p=0.99), Sampling(temperature=0.0), Sampling(top_p=0.5)], 2000)
     logits = mx.array(np.concatenate([FLAT, FLAT, PEAKED]))
     marked = Draw(mx.array([-1, -2, -3], dtype=mx.int32), mx.array([False, True, True]))
-    tokens = sampler.redraw(logits, [KEY] * 3, marked).tolist()
+    tokens = sampler.draw_again(logits, [KEY] * 3, marked).tokens.tolist()
     assert tokens[1:] == [-2, -3]
     assert tokens[0] in drawn(FLAT[0], Sampling(top_p=0.99), KEY)
 
@@ -261,5 +257,5 @@ def test_the_most_favourable_noise_draws_a_token_of_little_probability() -> None
 def test_logits_of_half_precision_are_drawn_in_single_precision() -> None:
     logits = mx.random.normal((1, 500)).astype(mx.bfloat16)
     sampling = Sampling(temperature=0.8, top_p=0.95)
-    token = draw_exactly(BatchSampler([sampling], 500), logits, [KEY])[0]
+    [token] = exactly(BatchSampler([sampling], 500), logits, [KEY]).tokens.tolist()
     assert token in drawn(np.array(logits.astype(mx.float32))[0], sampling, KEY)

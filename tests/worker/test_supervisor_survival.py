@@ -53,7 +53,7 @@ async def test_a_signal_that_somebody_sent_is_told_from_a_fault(house: House) ->
 
 
 async def test_a_stopped_worker_is_killed_and_replaced_with_its_rows_told(house: House) -> None:
-    async with house.supervisor("busy,healthy", hang_floor_s=1):
+    async with house.supervisor("busy,healthy", hang_floor_s=2):
         pid = await house.until_ready(1)
         os.kill(pid, signal.SIGSTOP)
         await house.hears(Exited, epoch=1, cause="killed", rows=ROWS)

@@ -1,5 +1,6 @@
 """Tiny random models of several families, in folders that a worker can load, and what they answer alone."""
 
+import copy
 import dataclasses
 import functools
 import importlib
@@ -7,110 +8,54 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import mlx.core as mx
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.generate import generate_step
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from shared.model_folder import ModelFolder
-from worker.model import LoadedModel, load
+from tests.worker import tiny_families
+from worker.engine.model import LoadedModel, load
+from worker.engine.row_caches import TOKENS_STEP
 
 VOCABULARY: Final = 300
 CONTEXT: Final = 700
-_TIE: Final = 1e-3
-
-_PLAIN: Final[dict[str, Any]] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "intermediate_size": 48,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10_000.0,
-    "tie_word_embeddings": False,
-}
-FAMILIES: Final[dict[str, dict[str, Any]]] = {
-    "llama": _PLAIN,
-    "qwen3": _PLAIN,
-    "gemma3_text": {**_PLAIN, "num_hidden_layers": 3, "sliding_window": 24, "sliding_window_pattern": 3},
-    "mamba2": {
-        "num_heads": 4,
-        "head_dim": 16,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "state_size": 8,
-        "num_hidden_layers": 2,
-        "layer_norm_epsilon": 1e-5,
-        "conv_kernel": 4,
-        "n_groups": 1,
-        "use_bias": False,
-        "use_conv_bias": True,
-        "tie_word_embeddings": False,
-        "time_step_limit": [0.0, 100.0],
-        "time_step_rank": "auto",
-    },
-    "qwen3_5": {
-        **_PLAIN,
-        "num_hidden_layers": 4,
-        "head_dim": 16,
-        "linear_num_value_heads": 4,
-        "linear_num_key_heads": 2,
-        "linear_key_head_dim": 8,
-        "linear_value_head_dim": 8,
-        "full_attention_interval": 2,
-        "rope_parameters": {"type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.25},
-    },
-    # Every layer keeps a convolution's state beside its keys and values, and every other one a window.
-    "baichuan_m1": {
-        **_PLAIN,
-        "sliding_window": 24,
-        "sliding_window_layers": [1],
-        "conv_window": 2,
-    },
-    "deepseek_v3": {
-        **_PLAIN,
-        "num_key_value_heads": 4,
-        "moe_intermediate_size": 16,
-        "n_shared_experts": 1,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "first_k_dense_replace": 1,
-        "n_group": 2,
-        "topk_group": 1,
-        "kv_lora_rank": 16,
-        "q_lora_rank": 12,
-        "qk_rope_head_dim": 4,
-        "qk_nope_head_dim": 6,
-        "v_head_dim": 10,
-    },
-}
+FAMILIES: Final = tiny_families.FAMILIES
 
 
 def build(family: str, **changes: Any) -> tuple[Any, dict[str, Any]]:
     """Return a model with random weights of a size that makes its answers varied, and its config.json."""
-    config = {
-        "model_type": family,
-        "vocab_size": VOCABULARY,
-        "max_position_embeddings": CONTEXT,
-        **FAMILIES[family],
-        **changes,
-    }
-    module = importlib.import_module(f"mlx_lm.models.{family}")
+    sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": CONTEXT}
+    config = {"model_type": family, **sizes, **tiny_families.EVERY_FAMILY[family], **changes}
+    if "text_config" in config:
+        config["text_config"] = {**sizes, **config["text_config"], **changes}
+    module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
     mx.random.seed(7)
-    model = module.Model(module.ModelArgs.from_dict(config))
-    model.update(tree_map(_louder, model.parameters()))
+    model = module.Model(module.ModelArgs.from_dict(copy.deepcopy(config)))
+    model.update(tree_map_with_path(_louder, model.parameters()))
     return model, config
 
 
-def _louder(weights: mx.array) -> mx.array:
-    """Matrices are drawn anew, so that a token's answer depends on all that stands before it."""
-    if weights.ndim < 2 or weights.shape[-1] == 1:
+def _louder(name: str, weights: mx.array) -> mx.array:
+    """Matrices are drawn anew, so that a token's answer depends on all that stands before it.
+
+    So are sinks, which would weigh little, and the decay of states, which would forget within a few tokens.
+    """
+    match name.rsplit(".", 1)[-1]:
+        case "sinks":
+            return mx.random.normal(weights.shape)
+        case "A_log":
+            return mx.log(mx.random.uniform(0.02, 0.4, weights.shape))
+        case "recurrent_param":
+            return mx.random.normal(weights.shape) - 4
+    if weights.ndim < 2:
         return weights
-    return mx.random.normal(weights.shape) * (1.5 / weights.shape[-1] ** 0.5)
+    # A convolution's weights are (channels, width, 1).
+    inputs = weights.shape[-1] if weights.shape[-1] > 1 else weights.shape[-2]
+    return mx.random.normal(weights.shape) * (1.5 / inputs**0.5)
 
 
 def save(folder: Path, family: str, *, flat: bool = False, **changes: Any) -> ModelFolder:
@@ -127,8 +72,8 @@ def save(folder: Path, family: str, *, flat: bool = False, **changes: Any) -> Mo
     return ModelFolder.read(folder)
 
 
-def load_saved(folder: ModelFolder, context_tokens: int | None = None) -> LoadedModel:
-    return load(folder, context_tokens, on_progress=lambda: None)
+def load_saved(folder: ModelFolder, context_tokens: int | None = None, kv_bits: int = 0) -> LoadedModel:
+    return load(folder, context_tokens, on_progress=lambda: None, kv_bits=kv_bits)
 
 
 @functools.cache
@@ -139,9 +84,9 @@ def tiny(family: str, *, flat: bool = False, vocabulary: int = VOCABULARY) -> Lo
 
 
 def clamped(loaded: LoadedModel) -> LoadedModel:
-    """Return the same model with the claim to batch taken away."""
-    facts = dataclasses.replace(loaded.facts, batches=False, why_not="for a test", kv_pad_rows=1)
-    return dataclasses.replace(loaded, facts=facts, shapes=None)
+    """Return the same model as one that runs one row at a time."""
+    facts = dataclasses.replace(loaded.facts, batches=False, why_not="for a test", kv_pad_tokens=TOKENS_STEP)
+    return dataclasses.replace(loaded, facts=facts, layout=None, way=None, pads_prompts=False)
 
 
 def greedy_alone(model: Callable[..., mx.array], prompt: tuple[int, ...], count: int) -> "Reference":
@@ -154,6 +99,8 @@ def greedy_alone(model: Callable[..., mx.array], prompt: tuple[int, ...], count:
 class Reference:
     """mlx-lm's tokens, and the log probabilities that each was the most likely of."""
 
+    TIE: ClassVar = 1e-3
+
     tokens: list[int]
     logprobs: list[mx.array]
 
@@ -163,5 +110,5 @@ class Reference:
         for place, (ours, theirs) in enumerate(zip(tokens, self.tokens, strict=False)):
             if ours != theirs:
                 gap = float((self.logprobs[place][theirs] - self.logprobs[place][ours]).item())
-                assert gap < _TIE, f"token {place} is {ours}, not {theirs}: {tokens} {self.tokens}"
+                assert gap < self.TIE, f"token {place} is {ours}, not {theirs}: {tokens} {self.tokens}"
                 return

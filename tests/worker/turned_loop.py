@@ -19,7 +19,7 @@ from shared.messages import (
 from shared.model_facts import ModelFacts
 from shared.sampling import Sampling
 from tests.worker.workbench import FalseChannel, SteadyTimes
-from worker.batch_engine import StepResult
+from worker.engine.batch_engine import StepResult
 from worker.first_runs import FirstRuns
 from worker.held_memory import HeldMemory, MemorySources
 from worker.inbox import Inbox
@@ -36,7 +36,7 @@ EPOCH = 5
 CONTEXT = 100
 QUANTUM_MS = 40.0
 KV_BYTES = 4096
-FACTS = ModelFacts("f", "llama", CONTEXT, 50, 1, 1, 256, 2, 0, 0, 0, batches=True, why_not="")
+FACTS = ModelFacts("f", "llama", CONTEXT, 50, 1, 1, 256, 0, 0, 0, batches=True, why_not="")
 HELLO = Hello(EPOCH, "0", FACTS, 1 << 30, 2, 1.0, 1.0)
 MEMORY = MemoryReading(1, 2, 3, 4)
 BOUNDS = Bounds(limit_bytes=1 << 40, budget_bytes=HELLO.budget_bytes)

@@ -17,24 +17,23 @@ from shared.messages import (
     Message,
     Ping,
     Progress,
+    RowLogprobs,
     Step,
     Submit,
 )
 from shared.sampling import Sampling
-from worker.batch_engine import BatchEngine
+from worker.engine.batch_engine import BatchEngine
+from worker.engine.model import LoadedModel
 from worker.first_runs import FirstRuns
 from worker.held_memory import HeldMemory, MemorySources
 from worker.inbox import Inbox
 from worker.loop import Loop, Parts
 from worker.memory_guard import Bounds
-from worker.model import LoadedModel
 from worker.outbox import Outbox
-from worker.padded import PaddedBatch
-from worker.plan import Chunk, StepTimes
+from worker.plan import CHUNK_TOKENS_MAX, Chunk, StepTimes
 from worker.reporter import Reporter
 from worker.running import Running
 from worker.scheduler import Scheduler
-from worker.solo_row import SoloRow
 
 EPOCH: Final = 1
 GREEDY: Final = Sampling(temperature=0.0)
@@ -75,10 +74,17 @@ class FalseChannel:
 
 @dataclass(slots=True)
 class SteadyTimes(StepTimes):
-    """A millisecond a prompt token and one a step, whatever is measured by this machine."""
+    """A millisecond a prompt token and one a step, whatever is measured by this machine.
+
+    Chunks are as long as the times say, but not longer than `chunk_tokens_max`.
+    """
 
     prefill_ms_per_token: float = 1.0
     decode_ms_per_step: float = 1.0
+    chunk_tokens_max: int = CHUNK_TOKENS_MAX
+
+    def tokens_for(self, budget_ms: float, context: int) -> int:
+        return min(self.chunk_tokens_max, StepTimes.tokens_for(self, budget_ms, context))
 
     def decoded(self, rows: int, elapsed_ms: float) -> None:
         assert elapsed_ms >= 0
@@ -97,15 +103,15 @@ class Workbench:
         slots: int = 4,
         quantum_ms: float = 40.0,
         kv_bytes_max: int = PLENTY,
+        chunk_tokens_max: int = CHUNK_TOKENS_MAX,
     ) -> None:
         self.kv_bytes_max = kv_bytes_max
         self.quantum_ms = quantum_ms
         self.channel = FalseChannel()
         self.clock = FalseClock()
         self.facts = loaded.facts
-        caches = SoloRow() if loaded.shapes is None else PaddedBatch(loaded.shapes, kv_bytes_max)
-        self.engine = BatchEngine(loaded, caches)
-        times = SteadyTimes()
+        self.engine = BatchEngine(loaded, kv_bytes_max)
+        times = SteadyTimes(chunk_tokens_max=chunk_tokens_max)
         self.scheduler = Scheduler(slots if loaded.facts.batches else 1, times)
         self.progress: list[Progress] = []
         self.manifest: list[Seq[ManifestRow]] = []
@@ -128,6 +134,7 @@ class Workbench:
         )
         self.loop = Loop(hello, parts, clock=self.clock)
         self.answers: dict[str, list[int]] = {}
+        self.logprobs: dict[str, list[RowLogprobs]] = {}
         self.ends: dict[str, Finished | Failed] = {}
         self.held: dict[str, Submit] = {}
         self.channel.say(Ping(EPOCH, 1))
@@ -157,6 +164,7 @@ class Workbench:
             quantum_ms=self.quantum_ms,
         )
         self.answers[name] = list(emitted)
+        self.logprobs.setdefault(name, [])
         self.ends.pop(name, None)
         self.held[name] = submit
         self.channel.say(submit)
@@ -164,6 +172,26 @@ class Workbench:
     def cancel(self, name: str) -> None:
         self.held.pop(name, None)
         self.channel.say(Cancel(EPOCH, name))
+
+    def drop(self, name: str) -> Submit | None:
+        """Cancel a sequence, and return it as it can be submitted again; None if it has ended."""
+        held = self.held.get(name)
+        if held is not None:
+            self.cancel(name)
+        return held
+
+    def resume(self, dropped: Submit) -> None:
+        """Submit again what was dropped, with the tokens that it had emitted."""
+        self.submit(
+            dropped.sequence,
+            dropped.prompt_ids,
+            dropped.max_tokens,
+            emitted=tuple(self.answers[dropped.sequence]),
+            stop_ids=dropped.stop_ids,
+            sampling=dropped.sampling,
+            attempt=dropped.attempt + 1,
+            rank=dropped.rank,
+        )
 
     def turn(self) -> None:
         """Turn the loop once, and check that memory is within what admission counts with."""
@@ -201,6 +229,9 @@ class Workbench:
                 if row.sequence in self.held:
                     assert row.index == len(self.answers[row.sequence])
                     self.answers[row.sequence].append(row.token)
+            for each in message.logprobs:
+                if message.rows[each.place].sequence in self.held:
+                    self.logprobs[message.rows[each.place].sequence].append(each)
         elif isinstance(message, Finished | Failed) and message.sequence in self.held:
             assert message.sequence not in self.ends, "ended twice"
             self.ends[message.sequence] = message

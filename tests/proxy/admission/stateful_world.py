@@ -47,13 +47,13 @@ class World:
         return self.lanes[self.rank(each.lane)]
 
     def price(self, lengths):
-        """Bytes of rows side by side, by the facts' words: padded to the longest, and one place more."""
-        if not lengths:
-            return 0
+        """Bytes of rows side by side, by the facts' words: each has room for its next token, in steps."""
         facts, _, _ = self.worker
-        length = math.ceil((max(lengths) + 1) / facts.kv_pad_tokens) * facts.kv_pad_tokens
-        row = length * facts.kv_bytes_per_token + facts.fixed_bytes_per_row
-        return row * (math.ceil(len(lengths) / facts.kv_pad_rows) * facts.kv_pad_rows + 1)
+        tokens = 0
+        for length in lengths:
+            step = max(facts.kv_pad_tokens, 2 ** math.floor(math.log2(length + 1)) // 32)
+            tokens += math.ceil((length + 1) / step) * step
+        return tokens * facts.kv_bytes_per_token + len(lengths) * facts.fixed_bytes_per_row
 
     def rows(self, without=()):
         """Return the running rows' reserved tokens and ranks; what is being parked has none."""

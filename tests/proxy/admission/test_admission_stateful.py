@@ -15,7 +15,6 @@ MODELS = st.builds(
     facts,
     kv_bytes_per_token=st.just(1 << 18),
     kv_pad_tokens=st.sampled_from([1, 4]),
-    kv_pad_rows=st.sampled_from([1, 1, 1, 2, 4]),
     fixed_bytes_per_row=st.integers(0, 1 << 20),
 )
 BUDGETS = st.integers(90, 220).map(lambda mib: mib << 20)

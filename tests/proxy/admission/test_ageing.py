@@ -60,7 +60,7 @@ def test_of_two_aged_lanes_each_gets_its_slot():
 def large_below(aged_s):
     """Two rows run, high ones wait, and the low lane's head fits only into an empty worker."""
     desk = Desk(HIGH, AGES)
-    desk.worker(30, slots=9)
+    desk.worker(20, slots=9)
     desk.arrive("h0", "h1", "h2", "h3")
     desk.arrive("large", lane="low", prompt_tokens=10)
     assert desk.starts() == ["h0", "h1"]
@@ -84,7 +84,7 @@ def test_what_a_head_needs_is_kept_for_it_once_it_is_twice_as_old():
 
 def test_a_smaller_one_of_an_aged_lane_may_take_its_slot():
     desk = Desk(HIGH, AGES)
-    desk.worker(30, slots=9)
+    desk.worker(20, slots=9)
     desk.arrive("h0", "h1", "h2")
     desk.arrive("large", lane="low", prompt_tokens=10)
     desk.arrive("small", lane="low")

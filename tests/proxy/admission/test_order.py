@@ -91,20 +91,20 @@ def test_a_reserve_never_takes_a_lower_lanes_last_slot():
 
 
 def test_reserved_bytes_are_kept_from_lower_lanes_only():
-    """A row takes 10 MiB, and one more row is set aside; of 50 MiB the low lane may use 40."""
+    """A row takes 10 MiB; of 40 MiB the low lane may use 30."""
     desk = Desk(lane("high", reserved_mb=10), LOW)
-    desk.worker(50 * MIB, slots=9, kv_bytes_per_token=MIB)
+    desk.worker(40 * MIB, slots=9, kv_bytes_per_token=MIB)
     desk.arrive("l1", "l2", "l3", "l4", lane="low")
     assert desk.starts() == ["l1", "l2", "l3"]
     desk.arrive("h1", "h2")
     assert desk.starts() == ["h1"]
-    assert desk.core.reserved_bytes == 50 * MIB
+    assert desk.core.reserved_bytes == 40 * MIB
 
 
 def test_bytes_that_no_setting_reserves_are_those_of_the_lanes_p95_request():
-    """The high lane's requests take 20 bytes a row: of 60 the low lane may use 40."""
+    """The high lane's requests take 20 bytes a row: of 50 the low lane may use 30."""
     desk = Desk(lane("high", reserved_slots=1, reserved_mb=None), LOW)
-    desk.worker(60, slots=9)
+    desk.worker(50, slots=9)
     desk.arrive("h", prompt_tokens=10, max_tokens=9)
     assert desk.starts() == ["h"]
     desk.end("h")
@@ -114,9 +114,9 @@ def test_bytes_that_no_setting_reserves_are_those_of_the_lanes_p95_request():
 
 @pytest.mark.parametrize(("small", "large", "started"), [(10, 10, 3), (99, 1, 4)])
 def test_the_p95_request_is_neither_the_usual_one_nor_the_largest(small, large, started):
-    """Half of them large: 20 of 60 bytes are kept. One in a hundred: 10, which leaves 50 for four rows."""
+    """Half of them large: 20 of 50 bytes are kept. One in a hundred: 10, which leaves 40 for four rows."""
     desk = Desk(lane("high", reserved_slots=1, reserved_mb=None), LOW)
-    desk.worker(60, slots=9)
+    desk.worker(50, slots=9)
     for number in range(small + large):
         desk.arrive(f"h{number}", prompt_tokens=5 if number < small else 15)
         desk.end(f"h{number}", completed=False)
@@ -126,7 +126,7 @@ def test_the_p95_request_is_neither_the_usual_one_nor_the_largest(small, large, 
 
 def test_a_lane_that_reserves_no_slot_reserves_no_bytes_of_its_own_accord():
     desk = Desk(lane("high", reserved_slots=0, reserved_mb=None), LOW)
-    desk.worker(60, slots=9)
+    desk.worker(50, slots=9)
     desk.arrive("h", prompt_tokens=10, max_tokens=9)
     assert desk.starts() == ["h"]
     desk.end("h")
@@ -136,7 +136,7 @@ def test_a_lane_that_reserves_no_slot_reserves_no_bytes_of_its_own_accord():
 
 def test_no_more_than_half_of_the_bytes_are_ever_reserved():
     desk = Desk(lane("high", reserved_mb=45), LOW)
-    desk.worker(60 * MIB, slots=9, kv_bytes_per_token=MIB)
+    desk.worker(40 * MIB, slots=9, kv_bytes_per_token=MIB)
     desk.arrive("l1", "l2", "l3", lane="low")
     assert desk.starts() == ["l1", "l2"]
 
@@ -150,13 +150,13 @@ def test_an_empty_worker_takes_whatever_fits_by_arithmetic():
 
 def test_an_answers_bytes_are_free_wherever_it_ends():
     desk = Desk()
-    desk.worker(30, slots=9)
+    desk.worker(20, slots=9)
     desk.arrive("a", "b", "c", "d")
     assert desk.starts() == ["a", "b"]
-    assert desk.core.reserved_bytes == 30
+    assert desk.core.reserved_bytes == 20
     desk.end("c", completed=False)
     desk.end("a", completed=False)
-    assert desk.core.reserved_bytes == 20
+    assert desk.core.reserved_bytes == 10
     assert desk.starts() == ["d"]
     desk.end("b", "d", "d", "nobody")
     assert (desk.core.reserved_bytes, desk.core.running, desk.core.queued) == (0, 0, 0)
@@ -168,7 +168,7 @@ def test_an_answers_bytes_are_free_wherever_it_ends():
 def large_and_small(**changes):
     """Two rows run; a large one that fits only alone waits, and small ones behind it and in the low lane."""
     desk = Desk(lane("high", **changes), LOW)
-    desk.worker(30, slots=9)
+    desk.worker(20, slots=9)
     desk.arrive("a", "b")
     assert desk.starts() == ["a", "b"]
     desk.arrive("large", prompt_tokens=10, max_tokens=4)
@@ -208,13 +208,13 @@ def test_a_first_one_is_passed_until_it_has_aged():
 def test_the_largest_that_fits_is_found_among_many():
     """What there is room for is worked out once: the answer must be the same as by trying each."""
     desk = Desk(HIGH)
-    desk.worker(64, slots=9)
+    desk.worker(43, slots=9)
     desk.arrive("a", prompt_tokens=20, max_tokens=1)
     assert desk.starts() == ["a"]
     desk.arrive("too large", prompt_tokens=21, max_tokens=1)
     desk.arrive("just too large", prompt_tokens=20, max_tokens=1)
     assert desk.starts() == []
-    desk.state.ledger.budget_bytes = 66
+    desk.state.ledger.budget_bytes = 44
     assert desk.starts() == ["just too large"]
 
 
@@ -239,8 +239,8 @@ def test_what_ran_before_goes_first_in_its_own_order_but_not_before_a_higher_lan
 
 def test_what_never_fits_is_refused_with_both_numbers():
     desk = Desk()
-    desk.worker(100 * MIB, kv_bytes_per_token=MIB)
-    with pytest.raises(ContextTooLong, match=r"50 tokens.*100 MiB") as refusal:
+    desk.worker(50 * MIB, kv_bytes_per_token=MIB)
+    with pytest.raises(ContextTooLong, match=r"50 tokens.*50 MiB") as refusal:
         desk.arrive("a", prompt_tokens=46)
     assert refusal.value.param == "max_tokens"
     desk.arrive("b", prompt_tokens=45)

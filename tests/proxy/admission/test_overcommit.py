@@ -14,6 +14,15 @@ def started(*names, lanes=(HIGH, PARKABLE), budget=1 << 20, slots=9, **changes):
     return desk
 
 
+def beside_small(*names, smaller, tokens):
+    """Start such answers and smaller ones, of so many tokens each; together they take all the bytes."""
+    desk = started(*names)
+    desk.arrive(*smaller, lane="low", prompt_tokens=2, max_tokens=tokens - 2)
+    assert desk.starts() == list(smaller)
+    desk.core.squeezed(82 * len(names) + (tokens + 1) * len(smaller))
+    return desk
+
+
 def test_what_can_be_parked_reserves_seven_tenths_of_what_may_come():
     assert started("a").reserved("a") == 10 + 70
 
@@ -68,27 +77,28 @@ def test_a_reservation_grows_before_it_is_used_up():
 
 
 def test_where_there_is_no_room_for_a_share_the_margin_must_do():
-    """Beside another row 82 tokens may be reserved, of 250 bytes for two rows and a spare; 91 are wished."""
-    desk = started("a", budget=250)
+    """Beside the 10 bytes of another row there are 90 of 100; a whole share takes 92."""
+    desk = started("a")
     desk.arrive("h")
     assert desk.starts() == ["h"]
+    desk.core.squeezed(100)
     desk.steps(39, "a")
     assert desk.decide() == []
     assert desk.reserved("a") == 49 + 32
 
 
 def test_a_row_that_can_not_grow_parks_the_newest_and_takes_less_for_granted():
-    """Two rows of 80 tokens and a spare take 243 bytes: no token more fits."""
-    desk = started("a", "b", budget=245)
+    """Two rows of 80 or 81 tokens take 82 bytes each, and one of 82 takes 84."""
+    desk = started("a", "b", budget=165)
     desk.lane("low").ratio = 0.5
-    desk.steps(38, "a", "b")
+    desk.steps(39, "a", "b")
     assert desk.decide(at=1.0) == []
     desk.step("a", "b")
     assert desk.decide() == ["park b"]
     assert desk.lane("low").ratio == 0.7
-    assert desk.reserved("a") == 49 + int(0.7 * 61)
+    assert desk.reserved("a") == 50 + int(0.7 * 60)
     assert desk.core.running == 1
-    desk.steps(31, "a", "b")
+    desk.steps(30, "a", "b")
     assert desk.decide() == []
     desk.parked("b")
     assert desk.decide() == []
@@ -99,52 +109,55 @@ def test_a_ripe_row_is_parked_before_a_newer_one():
     desk = started("a", budget=1000)
     desk.arrive("b", lane="low", prompt_tokens=10, max_tokens=100)
     assert desk.starts(at=10.0) == ["b"]
-    desk.state.ledger.budget_bytes = 245
-    desk.steps(39, "a")
+    desk.state.ledger.budget_bytes = 165
+    desk.steps(40, "a")
     assert desk.decide(at=11.0) == ["park a"]
 
 
 def test_the_lowest_lanes_row_is_parked_first():
     lanes = (HIGH, lane("middle", parkable=True), PARKABLE)
     desk = Desk(*lanes)
-    desk.worker(245, slots=9)
+    desk.worker(165, slots=9)
     desk.arrive("l", lane="low", prompt_tokens=10, max_tokens=100)
     assert desk.starts() == ["l"]
     desk.arrive("m", lane="middle", prompt_tokens=10, max_tokens=100)
     assert desk.starts(at=1.0) == ["m"]
-    desk.steps(39, "m")
+    desk.steps(40, "m")
     assert desk.decide(at=9.0) == ["park l"]
 
 
 def test_as_many_rows_are_parked_at_once_as_the_growth_takes():
-    """The batch has places for four rows or eight: of five, one gives up its place; of six, two must."""
-    desk = started("a", "b", "c", "d", "e", "f", budget=9 * 81, kv_pad_rows=4)
-    desk.steps(39, "a")
-    assert desk.decide(at=9.0) == ["park f", "park e"]
-    assert desk.reserved("a") == 49 + int(0.7 * 61)
+    """It needs 8 bytes more for what it may emit until it is asked again; the others have 5 each."""
+    desk = beside_small("a", smaller=("b", "c", "d"), tokens=4)
+    desk.steps(47, "a")
+    assert desk.decide(at=9.0) == ["park d", "park c"]
+    assert desk.reserved("a") == 57 + 32
 
 
 def test_a_row_grows_as_soon_as_others_are_parked_for_it():
-    """One row less leaves room for 107 tokens: more than the 91 of a whole share."""
-    desk = started("a", "b", "c", budget=4 * 81)
-    desk.steps(39, "a")
+    """Three rows take all the bytes; one less leaves room for a whole share."""
+    desk = started("a", "b", "c", budget=3 * 82)
+    desk.steps(40, "a")
     assert desk.decide(at=9.0) == ["park c"]
-    assert desk.reserved("a") == 49 + int(0.7 * 61)
+    assert desk.reserved("a") == 50 + int(0.7 * 60)
     assert desk.core.running == 2
 
 
 def test_a_row_that_outgrows_the_room_of_one_park_takes_another():
-    desk = started("a", "b", "c", budget=4 * 81)
-    desk.steps(39, "a")
+    """The first frees 5 bytes: enough for 85 tokens."""
+    desk = beside_small("a", "b", smaller=("c",), tokens=4)
+    desk.steps(40, "a")
     assert desk.decide(at=9.0) == ["park c"]
-    desk.steps(27, "a")
+    desk.steps(3, "a")
+    assert desk.decide() == []
+    desk.step("a")
     assert desk.decide() == ["park b"]
-    assert desk.reserved("a") == 76 + 32
+    assert desk.reserved("a") == 54 + int(0.7 * 56)
 
 
 def test_nobody_starts_into_what_is_freed_for_a_row_that_grows():
-    """A batch has places for two rows or four: a third costs the room that a park frees."""
-    desk = started("a", "b", "c", budget=5 * 81 + 40, kv_pad_rows=2)
+    """A park frees 21 bytes, of which the row takes 14: a small one would need 10."""
+    desk = beside_small("a", "b", smaller=("c",), tokens=20)
     desk.steps(47, "a")
     desk.arrive("small", lane="low")
     assert desk.decide(at=9.0) == ["park c"]
@@ -152,20 +165,21 @@ def test_nobody_starts_into_what_is_freed_for_a_row_that_grows():
     desk.parked("c")
     assert desk.decide() == []
     desk.end("b", completed=False)
-    assert desk.starts() == ["c"]
+    assert desk.starts() == ["c", "small"]
 
 
 def test_one_park_lets_all_grow_that_have_room_then():
-    desk = started("a", "b", "c", budget=4 * 84)
+    """Each of the two needs 4 bytes, and 3 are free."""
+    desk = started("a", "b", "c", budget=3 * 82 + 3)
     desk.steps(42, "a", "b")
     assert desk.decide(at=9.0) == ["park c"]
-    assert min(desk.reserved("a"), desk.reserved("b")) >= 52 + 32
+    assert desk.reserved("a") == desk.reserved("b") == 52 + int(0.7 * 58)
     assert desk.decide() == []
 
 
 def test_a_row_that_is_being_parked_does_not_grow():
-    desk = started("a", "b", budget=245)
-    desk.steps(39, "a")
+    desk = started("a", "b", budget=165)
+    desk.steps(40, "a")
     assert desk.decide(at=9.0) == ["park b"]
     held_bytes = desk.core.reserved_bytes
     desk.steps(60, "b")
@@ -174,22 +188,23 @@ def test_a_row_that_is_being_parked_does_not_grow():
 
 
 def test_one_that_is_stuck_does_not_keep_smaller_ones_from_growing():
-    """Here it stays stuck, because none of the rows may be parked any more."""
+    """Here it stays stuck, because none of the rows may be parked any more: it needs 22 bytes, of 20."""
     desk = started("a", budget=1000)
     desk.arrive("b", lane="low", prompt_tokens=10, max_tokens=50)
     desk.starts()
     assert desk.reserved("b") == 45
     desk.core.reconfigured((HIGH, LOW), desk.shared)
-    desk.core.squeezed(3 * 81)
-    desk.steps(39, "a", "b")
+    desk.core.squeezed(82 + 46 + 20)
+    desk.steps(60, "a")
+    desk.steps(4, "b")
     assert desk.decide(at=9.0) == []
     assert desk.reserved("a") == 80
     assert desk.reserved("b") == 60
 
 
 def test_without_a_worker_nobody_is_parked_for_growth():
-    desk = started("a", "b", budget=245)
-    desk.steps(39, "a", "b")
+    desk = started("a", "b", budget=165)
+    desk.steps(40, "a", "b")
     desk.core.worker_went(9.0)
     assert desk.decide(at=9.0) == []
 

@@ -88,7 +88,7 @@ def test_a_slot_that_is_reserved_is_not_free_for_a_lower_lane():
 def test_a_large_one_waits_for_bytes():
     """A third row of 30 bytes fits once the short one has ended, one of 46 bytes once both have."""
     desk = Desk()
-    desk.worker(100, slots=9)
+    desk.worker(60, slots=9)
     desk.arrive("short")
     desk.arrive("long", max_tokens=24)
     desk.starts()

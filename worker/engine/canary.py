@@ -4,7 +4,7 @@ from typing import Final
 
 from shared.messages import Submit
 from shared.sampling import Sampling
-from worker.batch_engine import BatchEngine
+from worker.engine.batch_engine import BatchEngine
 from worker.plan import Chunk
 from worker.sequence import Sequence
 

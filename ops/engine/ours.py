@@ -1,0 +1,111 @@
+"""Our side: scheduler and engine, turned as the worker's loop turns them, without its sockets."""
+
+import time
+from collections.abc import Sequence as Seq
+
+import mlx.core as mx
+
+from ops.engine.side import Contestant, Request, Token
+from shared.messages import Submit
+from worker import memory
+from worker.engine.batch_engine import BatchEngine
+from worker.engine.model import LoadedModel
+from worker.plan import StepTimes
+from worker.scheduler import Emitted, Scheduler
+from worker.sequence import Sequence
+
+_SHARE_OF_MEMORY = 0.8  # as the worker's settings have it
+
+
+class Ours:
+    """One engine and its scheduler. MLX's buffer cache is bounded while it lives, as in a worker."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        times: StepTimes,
+        device: memory.DeviceReport,
+        *,
+        slots: int,
+        quantum_ms: float,
+    ) -> None:
+        self._buffer_cache_before = mx.set_cache_limit(0)
+        memory.bound_buffer_cache(device)
+        weights_bytes = loaded.facts.weights_bytes
+        free_bytes = memory.limit_bytes(device, _SHARE_OF_MEMORY) - weights_bytes
+        reserve = loaded.reserve(slots, max(0, free_bytes))
+        budget = memory.budget(device, _SHARE_OF_MEMORY, None, weights_bytes, reserve.nbytes)
+        self._times = times
+        self._quantum_ms = quantum_ms
+        self._scheduler = Scheduler(slots, times, reserve.bound)
+        self._engine = BatchEngine(loaded, budget.kv_bytes)
+        self._engine.chunk_bound = reserve.bound
+
+    def add(self, requests: Seq[Request]) -> None:
+        for request in requests:
+            submit = Submit(
+                epoch=0,
+                sequence=request.name,
+                attempt=1,
+                prompt_ids=request.ids,
+                emitted_ids=(),
+                max_tokens=request.tokens_max,
+                stop_ids=(),
+                sampling=request.sampling,
+                rank=0,
+                quantum_ms=self._quantum_ms,
+            )
+            self._scheduler.submit(Sequence.of(submit, time.perf_counter()))
+
+    def turn(self) -> list[Token]:
+        """Do what worker.loop.Loop.turn does: no token waits for a prefill, one step stays under way."""
+        tokens: list[Token] = []
+        if self._scheduler.will_prefill:
+            tokens += self._read_all()
+        plan = self._scheduler.plan(time.perf_counter())
+        self._engine.drop(plan.dropped)
+        if plan.chunks:
+            self._times.prefilled(plan.chunks, self._engine.prefill(plan.chunks))
+        if plan.rows:
+            self._engine.launch(plan.rows)
+        if self._engine.under_way > bool(plan.rows):
+            tokens += self._read()
+        self._engine.tidy()
+        return tokens
+
+    def _read_all(self) -> list[Token]:
+        tokens: list[Token] = []
+        while self._engine.under_way:
+            tokens += self._read()
+        return tokens
+
+    def _read(self) -> list[Token]:
+        result = self._engine.read()
+        now = time.perf_counter()
+        self._times.decoded(len(result.rows), result.elapsed_ms)
+        outcomes = self._scheduler.settle(result.rows, result.tokens)
+        return [Token(each.sequence.name, now) for each in outcomes if isinstance(each, Emitted)]
+
+    @property
+    def kv_bytes(self) -> int:
+        return self._engine.kv_bytes
+
+    def close(self) -> None:
+        self._scheduler.cancel_all()
+        self._read_all()
+        self._engine.drop(self._scheduler.plan(time.perf_counter()).dropped)
+        self._engine.tidy()
+        mx.set_cache_limit(self._buffer_cache_before)
+
+
+def contestant(
+    name: str, loaded: LoadedModel, device: memory.DeviceReport, *, slots: int, quantum_ms: float
+) -> Contestant:
+    """Return a side whose measured step times outlive a run: a worker has learned them by its first day."""
+    decode_ms = loaded.decode_ms_per_step
+    times = StepTimes(loaded.prefill_ms_per_token, decode_ms, prefill_fixed_ms=decode_ms)
+
+    def begin() -> Ours:
+        return Ours(loaded, times, device, slots=slots, quantum_ms=quantum_ms)
+
+    return Contestant(name, loaded.facts, begin)

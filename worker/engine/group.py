@@ -1,0 +1,148 @@
+"""One group: rows of similar length side by side in arrays, and what a decode step asks of them.
+
+Rows are right-padded: a row's tokens start at slot 0 and its next one goes to its own length. So a row that
+comes is copied once into a free place and one that leaves is overwritten, and nobody else moves. (mlx-lm's
+batch caches are left-padded and copy the whole batch at each join.)
+"""
+
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+
+from worker.engine.grouping import Row, Shape
+from worker.engine.kinds import KeysValues, Planes
+from worker.engine.row_caches import Piece
+
+
+@dataclass(slots=True)
+class Group:
+    """The arrays of a group, `planes` for each kind of keys and values that the model has, layer by layer."""
+
+    shape: Shape
+    planes: list[Planes]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(plane.nbytes for planes in self.planes for plane in planes)
+
+    def pieces_of(self, row: Row, leaf: int, kind: KeysValues, length: int) -> list[Piece]:
+        """Return where a row's tokens stand: in the same slots that they have in any other group."""
+        count = min(length, kind.slots(self.shape.room))
+        return [Piece(self.planes[leaf], self.shape.rows.index(row), 0, 0, count)] if count else []
+
+
+def put(planes: Planes, place: int, pieces: list[Piece]) -> None:
+    """Copy a row's tokens to a place."""
+    for piece in pieces:
+        for plane, source in zip(planes, piece.planes, strict=True):
+            taken = source[piece.row, :, piece.start : piece.start + piece.count]
+            plane[place, :, piece.to : piece.to + piece.count] = taken
+
+
+def fill(planes: Planes, pieces: list[list[Piece]]) -> None:
+    """Copy rows to the first places; neighbours that stay neighbours are copied together."""
+    place = 0
+    while place < len(pieces):
+        run = _run(pieces, place)
+        if run == 1:
+            put(planes, place, pieces[place])
+        else:
+            first = pieces[place][0]
+            count = max(each[0].count for each in pieces[place : place + run])
+            for plane, source in zip(planes, first.planes, strict=True):
+                plane[place : place + run, :, :count] = source[first.row : first.row + run, :, :count]
+        place += run
+
+
+def _run(pieces: list[list[Piece]], place: int) -> int:
+    """Return how many rows from here on stand in the same order in the same arrays, from slot 0 on."""
+    count = 1
+    while place + count < len(pieces) and _follows(pieces[place + count - 1], pieces[place + count]):
+        count += 1
+    return count
+
+
+def _follows(one: list[Piece], other: list[Piece]) -> bool:
+    if len(one) != 1 or len(other) != 1:
+        return False
+    a, b = one[0], other[0]
+    at_zero = a.start == a.to == b.start == b.to == 0
+    return at_zero and a.planes[0] is b.planes[0] and b.row == a.row + 1
+
+
+@dataclass(slots=True)
+class StepView:
+    """A group in one decode step: batch rows `first` to `last`, and where each row's token goes.
+
+    `lengths` are the rows' tokens before this step, `offsets` the same as int32 (rows,).
+    """
+
+    group: Group
+    first: int
+    last: int
+    lengths: list[int]
+    offsets: mx.array
+    shortest: int = 0
+    longest: int = 0
+    _rows: mx.array | None = None
+    _masks: dict[tuple[int | None, bool, int | None], mx.array | None] = field(default_factory=dict)
+    _slots: dict[int, mx.array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.shortest, self.longest = min(self.lengths), max(self.lengths)
+
+    def visible(self, kind: KeysValues) -> int:
+        """Return how many slots hold tokens once this step's are written."""
+        count = self.longest + 1
+        return count if kind.span is None else min(count, kind.span)
+
+    def write(self, leaf: int, kind: KeysValues, planes: Planes) -> None:
+        """Write this step's token of each row, encoded: planes (rows, heads, 1, width)."""
+        count = self.last - self.first
+        for plane, new in zip(self.group.planes[leaf], planes, strict=True):
+            if self.shortest == self.longest:
+                slot = self.longest if kind.span is None else self.longest % kind.span
+                plane[:count, :, slot : slot + 1] = new
+            else:
+                if self._rows is None:
+                    self._rows = mx.arange(count, dtype=mx.int32)
+                plane[self._rows, :, self._slots_of(kind)] = new[:, :, 0]
+
+    def read(self, leaf: int, kind: KeysValues) -> Planes:
+        """Return all that is visible, encoded: planes (rows, heads, visible, width)."""
+        count, visible = self.last - self.first, self.visible(kind)
+        return [plane[:count, :, :visible] for plane in self.group.planes[leaf]]
+
+    def mask(self, kind: KeysValues, window: int | None) -> mx.array | None:
+        """Return which slots a row sees, bool (rows, 1, 1, visible); None if all do.
+
+        `window` bounds how far back a token sees, beyond what the kind itself does.
+        """
+        key = (kind.span, kind.restarts, window)
+        if key not in self._masks:
+            self._masks[key] = None if self._sees_all(kind, window) else self._mask(kind, window)
+        return self._masks[key]
+
+    def _slots_of(self, kind: KeysValues) -> mx.array:
+        if kind.span is None:
+            return self.offsets
+        if kind.span not in self._slots:
+            self._slots[kind.span] = self.offsets % kind.span
+        return self._slots[kind.span]
+
+    def _sees_all(self, kind: KeysValues, window: int | None) -> bool:
+        visible = self.visible(kind)
+        if window is not None and window < visible:
+            return False
+        if kind.restarts and self.longest >= (kind.span or 0):
+            return False
+        return self.shortest + 1 >= visible
+
+    def _mask(self, kind: KeysValues, window: int | None) -> mx.array:
+        slots, offsets = mx.arange(self.visible(kind), dtype=mx.int32)[None], self.offsets[:, None]
+        newest = offsets if kind.span is None or not kind.restarts else offsets % kind.span
+        mask = slots <= newest
+        if window is not None:
+            age = offsets - slots if kind.span is None else (offsets - slots) % kind.span
+            mask = mask & (age < window)
+        return mask[:, None, None, :]

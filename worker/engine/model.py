@@ -1,0 +1,266 @@
+"""Loading a model, and finding out by trying it what it costs and how its rows run side by side."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
+
+from shared.errors import ModelError
+from shared.model_facts import ModelFacts, room_tokens
+from shared.model_folder import ModelFolder
+from worker.engine.grouping import PlaceCosts
+from worker.engine.hooks import Way
+from worker.engine.kinds import KeysValues, Kind
+from worker.engine.probes import Prober, Room, Speed
+from worker.engine.row_batch import Layout
+from worker.engine.row_caches import (
+    TOKENS_STEP,
+    RowCosts,
+    UnknownKindError,
+    grow_by,
+    kind_names,
+    kinds_of,
+    quantise,
+    row_costs,
+)
+from worker.engine.trial import Trial
+from worker.engine.working_set import Demand, Reserve, WorkingSet, reserve
+
+_WARM_UP_TOKENS: Final = 64
+_EVAL_BYTES: Final = 256 << 20
+# What probes may take where nobody says what is free.
+_PROBES_BYTES: Final = 2 << 30
+# How finely room for tokens is allocated in a group.
+PAD_TOKENS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that has answered once. `layout` is how its rows are kept, None where one row runs at a time.
+
+    `way` is how its attention is done for several groups, and `pads_prompts` says whether prompts of
+    different lengths may be prefilled as one batch. Keys and values are quantised to `kv_bits`, 0 for not.
+
+    A prefill takes about as long as a decode step, which reads the weights once, and something a token.
+    `working_set` is what a forward pass takes beside the caches, and `layer_share` the share of all caches
+    that is copied, or unpacked, at a time.
+    """
+
+    model: Callable[..., mx.array]
+    facts: ModelFacts
+    layout: Layout | None
+    way: Way | None
+    pads_prompts: bool
+    prefill_ms_per_token: float
+    decode_ms_per_step: float
+    working_set: WorkingSet
+    layer_share: float
+
+    @property
+    def arrays(self) -> int:
+        """How many arrays the weights are in."""
+        return len(_weights(self.model))
+
+    def reserve(self, slots: int, free_bytes: int) -> Reserve:
+        """Return what to set aside of the bytes that weights leave, and how long chunks may be by that."""
+        rows = slots if self.facts.batches else 1
+        demand = Demand(rows, self.facts.context_tokens, self.facts.vocabulary, self.layer_share)
+        return reserve(self.working_set, demand, free_bytes)
+
+    def new_caches(self, tokens: int) -> list[Any]:
+        """Make empty caches for a row, or rows, of so many tokens that are prefilled, one a layer.
+
+        They have the room that a group of them needs, allocated once however many chunks they come in.
+        """
+        return _new_caches(self.model, tokens, self.facts.kv_pad_tokens, self.facts.kv_bits)
+
+
+def load(
+    folder: ModelFolder,
+    context_tokens: int | None,
+    on_progress: Callable[[], None],
+    kv_bits: int = 0,
+    *,
+    limit_bytes: int | None = None,
+) -> LoadedModel:
+    """Load the weights and warm up; ModelError in words if the folder can't be served.
+
+    `on_progress` is called again and again while it takes time. The thread that loads must run the steps.
+    With all that is loaded no more than `limit_bytes` are taken to find out what prefill takes.
+    """
+    try:
+        model, _config = load_model(Path(folder.path), lazy=True)
+        on_progress()
+        _read_weights(model, on_progress)
+        return warm_up(model, folder, context_tokens, on_progress, kv_bits, limit_bytes=limit_bytes)
+    except ModelError:
+        raise
+    except Exception as problem:
+        # What is wrong with a folder may show anywhere up to its first answer, as any kind of error.
+        raise ModelError(f"{folder.path}: mlx-lm can't run it: {problem!r}") from problem
+
+
+def _weights(model: Any) -> list[mx.array]:
+    return [array for _name, array in cast("list[tuple[str, mx.array]]", tree_flatten(model.parameters()))]
+
+
+def _read_weights(model: Any, on_progress: Callable[[], None]) -> None:
+    """Read the weights in pieces, so that a slow disk shows as progress and a stuck one doesn't."""
+    piece: list[mx.array] = []
+    for array in _weights(model):
+        piece.append(array)
+        if sum(each.nbytes for each in piece) >= _EVAL_BYTES:
+            mx.eval(piece)
+            piece = []
+            on_progress()
+    mx.eval(piece)
+    on_progress()
+
+
+def warm_up(
+    model: Any,
+    folder: ModelFolder,
+    context_tokens: int | None,
+    on_progress: Callable[[], None],
+    kv_bits: int = 0,
+    *,
+    limit_bytes: int | None = None,
+) -> LoadedModel:
+    """Run a model whose weights are in memory, and learn its costs and how its rows run side by side."""
+    context_tokens = min(folder.context_tokens, context_tokens or folder.context_tokens)
+    caches, speed, vocabulary = _first_runs(model, folder, on_progress, kv_bits)
+    names = kind_names(caches)
+    costs = row_costs(caches, _WARM_UP_TOKENS + 1, lambda tokens: _prefill(model, tokens, kv_bits))
+    layout, way, why_not = _side_by_side(model, caches, costs, kv_bits)
+    on_progress()
+    pads_prompts = layout is not None and _trial(model, layout, kv_bits).pads_prompts()
+    on_progress()
+    facts = ModelFacts(
+        fingerprint=folder.fingerprint,
+        family=folder.family,
+        context_tokens=context_tokens,
+        vocabulary=vocabulary,
+        weights_bytes=sum(array.nbytes for array in _weights(model)),
+        kv_bytes_per_token=costs.kv_bytes_per_token,
+        kv_pad_tokens=TOKENS_STEP if layout is None else PAD_TOKENS,
+        window_tokens=costs.window_tokens,
+        window_bytes_per_token=costs.window_bytes_per_token,
+        fixed_bytes_per_row=costs.fixed_bytes,
+        batches=layout is not None,
+        why_not=why_not,
+        caches=names,
+        kv_bits=kv_bits,
+    )
+    free_bytes = _PROBES_BYTES if limit_bytes is None else limit_bytes - mx.get_active_memory()
+    bytes_per_token = costs.kv_bytes_per_token + costs.window_bytes_per_token
+    room = Room(context_tokens, costs.window_tokens, bytes_per_token, free_bytes)
+    prober = Prober(
+        model, lambda tokens: _new_caches(model, tokens, facts.kv_pad_tokens, kv_bits), on_progress
+    )
+    return LoadedModel(
+        model,
+        facts,
+        layout,
+        way,
+        pads_prompts,
+        prefill_ms_per_token=speed.ms_per_token,
+        decode_ms_per_step=speed.fixed_ms,
+        working_set=prober.working_set(speed, room),
+        layer_share=_layer_share(layout, len(caches)),
+    )
+
+
+def _first_runs(
+    model: Any, folder: ModelFolder, on_progress: Callable[[], None], kv_bits: int
+) -> tuple[list[Any], Speed, int]:
+    """Let a model run for the first times; return caches it has filled, its speed, and its vocabulary."""
+    _check_quantised(_first_prefill(model, folder, kv_bits), folder, kv_bits)
+    on_progress()
+    started = time.perf_counter()
+    caches = _prefill(model, _WARM_UP_TOKENS, kv_bits)
+    prefill_ms = 1000 * (time.perf_counter() - started)
+    on_progress()
+    started = time.perf_counter()
+    logits = model(mx.array([[1]]), cache=caches)
+    mx.eval(logits)
+    decode_ms = 1000 * (time.perf_counter() - started)
+    on_progress()
+    per_token_ms = max(prefill_ms - decode_ms, prefill_ms / 4) / _WARM_UP_TOKENS
+    return caches, Speed(decode_ms, per_token_ms), int(logits.shape[-1])
+
+
+def _first_prefill(model: Any, folder: ModelFolder, kv_bits: int) -> list[Any]:
+    try:
+        return _prefill(model, _WARM_UP_TOKENS, kv_bits)
+    except ValueError as problem:
+        if not kv_bits:
+            raise
+        raise ModelError(f"{folder.path} with kv_bits = {kv_bits}: {problem}") from problem
+
+
+def _check_quantised(caches: list[Any], folder: ModelFolder, kv_bits: int) -> None:
+    """Raise ModelError where nothing was quantised that should be."""
+    names = kind_names(caches)
+    if kv_bits and "quantised" not in names:
+        raise ModelError(
+            f"{folder.path} with kv_bits = {kv_bits}: its caches ({names}) are none that can be quantised"
+        )
+
+
+def _prefill(model: Any, tokens: int, kv_bits: int) -> list[Any]:
+    """Prefill some tokens, in caches that grow as mlx-lm's do."""
+    caches = quantise(list(make_prompt_cache(model)), kv_bits)
+    grow_by(caches, TOKENS_STEP)
+    model(mx.array([[1 + place % 7 for place in range(tokens)]]), cache=caches)
+    mx.eval([cache.state for cache in caches])
+    return caches
+
+
+def _new_caches(model: Any, tokens: int, pad_tokens: int, kv_bits: int) -> list[Any]:
+    caches = quantise(list(make_prompt_cache(model)), kv_bits)
+    grow_by(caches, room_tokens(tokens, pad_tokens))
+    return caches
+
+
+def _side_by_side(
+    model: Any, caches: list[Any], costs: RowCosts, kv_bits: int
+) -> tuple[Layout | None, Way | None, str]:
+    """Return how rows are kept side by side and attended to, or why they aren't."""
+    try:
+        layers = kinds_of(caches)
+    except UnknownKindError as problem:
+        return None, None, str(problem)
+    layout = _layout(layers, costs, by_rows=False)
+    way = _trial(model, layout, kv_bits).way()
+    if way is None:
+        return None, None, "rows side by side give other logits than each row alone"
+    return _layout(layers, costs, by_rows=way is Way.BY_ROWS), way, ""
+
+
+def _layer_share(layout: Layout | None, layers: int) -> float:
+    """Return the largest layer's share of all caches, as it is while it is copied or unpacked."""
+    kinds = [] if layout is None else [kind for layer in layout.layers for kind in layer]
+    grown = [kind for kind in kinds if isinstance(kind, KeysValues)]
+    if not grown:
+        return 1 / layers
+    unpacked = [kind.heads * (kind.key_width + kind.value_width) * kind.dtype.size for kind in grown]
+    return max(unpacked) / sum(kind.bytes_per_token for kind in grown)
+
+
+def _layout(layers: list[list[Kind]], costs: RowCosts, *, by_rows: bool) -> Layout:
+    place = PlaceCosts(
+        costs.kv_bytes_per_token, costs.window_tokens, costs.window_bytes_per_token, PAD_TOKENS
+    )
+    # A CPU unpacks faster than it multiplies by packed numbers.
+    packed = mx.default_device() == mx.gpu
+    return Layout(tuple(map(tuple, layers)), place, by_rows, packed)
+
+
+def _trial(model: Any, layout: Layout, kv_bits: int) -> Trial:
+    return Trial(model, lambda tokens: _new_caches(model, tokens, PAD_TOKENS, kv_bits), layout)
