@@ -69,7 +69,7 @@ def test_a_note_that_makes_no_sense_ends_nobody(file: Path, text: str) -> None:
     assert leftovers.end_leftover(file, BOOT) is None
 
 
-@pytest.mark.parametrize("pid", [0, -1, 1, os.getpid()])
+@pytest.mark.parametrize("pid", [0, -1, 1, os.getpid()], ids=["0", "-1", "1", "ourselves"])
 def test_no_note_ends_ourselves_or_everybody(file: Path, pid: int) -> None:
     file.write_text(json.dumps({"pid": pid, "birth": leftovers.birth(abs(pid), BOOT)}))
     assert leftovers.end_leftover(file, BOOT) is None
