@@ -2,17 +2,21 @@
 
 An entry is due once the shown text goes beyond where its token's text begins, so one whose text is held back
 waits with it. When a stop string ends the text, what isn't due by then belongs to what was cut off and is
-dropped. So a stream and a whole body have the same entries, each once and in order.
+dropped. So a stream and a whole body have the same entries, each once and in order. More than WAITING_MAX
+don't wait, whatever their text: a model may make tokens without any for long.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from proxy.request import Endpoint
 from proxy.spelling import Spelling
 from shared.messages import RowLogprobs
+
+# As many tokens as the longest stop string has characters, at four to a token.
+WAITING_MAX: Final = 64
 
 # The parts of one entry, as JSON.
 Entry = tuple[str, ...]
@@ -107,14 +111,16 @@ class AnswerLogprobs:
             self._waiting.append(_Waiting(begins, token, record))
 
     def due(self, shown_chars: int) -> tuple[Entry, ...]:
-        """Return the entries of tokens whose text has begun to be shown, once each."""
+        """Return the entries of tokens whose text has begun to be shown, once each; all if too many wait."""
+        if len(self._waiting) > WAITING_MAX:
+            return self.rest()
         entries = []
         while self._waiting and self._waiting[0].begins < shown_chars:
             entries.append(self._entry())
         return tuple(entries)
 
     def rest(self) -> tuple[Entry, ...]:
-        """Return all entries that are left: the answer has ended by itself."""
+        """Return all entries that are left."""
         return tuple(self._entry() for _ in range(len(self._waiting)))
 
     def _entry(self) -> Entry:

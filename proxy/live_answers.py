@@ -158,10 +158,11 @@ class LiveAnswers:
 def sequences_of(measured: Measured, prefix: str, events: asyncio.Queue[Event]) -> Iterable[LiveSequence]:
     """Make one sequence for each choice of each prompt, in the order of the answers' indices."""
     parsed = measured.parsed
+    # One for each choice, not for each answer: making one checks it, and it may have hundreds of biases.
+    samplings: list[Sampling] = [replace(parsed.sampling, choice=choice) for choice in range(parsed.choices)]
     for prompt, (ids, max_tokens) in enumerate(zip(measured.prompt_ids, measured.max_tokens, strict=True)):
-        for choice in range(parsed.choices):
+        for choice, sampling in enumerate(samplings):
             answer = prompt * parsed.choices + choice
-            sampling: Sampling = replace(parsed.sampling, choice=choice)
             asks = measured.fingerprints[prompt]
             yield LiveSequence(f"{prefix}/{answer}", answer, ids, max_tokens, sampling, events, asks)
 

@@ -4,16 +4,20 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from proxy.fingerprint import fingerprint
+from proxy.answer_bytes import entry_bytes
+from proxy.fingerprint import fingerprints
 from proxy.request import ChatPrompt, IdsPrompt, Measured, Parsed, Prompt, TextPrompt, Ticket
 from proxy.text_model import TextModel
 from shared.config import ProxySettings
 from shared.errors import ContextTooLong, InvalidRequest
+from shared.limits import MIB
 from shared.model_folder import ModelFolder
 
 # Far above any real text (about 4). Vocabularies have longer words, but those are runs of spaces or dashes,
 # and a text of nothing else is no prompt.
 _CHARS_PER_TOKEN_MAX: Final = 64
+# How much of what all clients may leave unread one whole answer's log probabilities may be.
+_WHOLE_SHARE: Final = 4
 
 
 class Measurer:
@@ -22,13 +26,14 @@ class Measurer:
     def __init__(self, text_model: TextModel, folder: ModelFolder, settings: ProxySettings) -> None:
         self._text_model = text_model
         self._vocabulary = folder.vocabulary
+        self._whole_bytes_max = settings.undelivered_mb * MIB // _WHOLE_SHARE
         self._threads = ThreadPoolExecutor(settings.tokenizer_threads, thread_name_prefix="tokenizer")
 
     async def measure(self, parsed: Parsed, ticket: Ticket) -> Measured:
         """Return the request with its prompts' ids and its answers' caps.
 
-        Raises ContextTooLong if prompt and answer don't fit, InvalidRequest if the prompt can't be tokenised
-        or an id isn't the model's.
+        Raises ContextTooLong if prompt and answer don't fit, InvalidRequest if the prompt can't be tokenised,
+        an id isn't the model's, or a whole body may have more log probabilities than are sent at once.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._measure, parsed, ticket)
 
@@ -43,10 +48,8 @@ class Measurer:
             _cap(len(ids), parsed.max_tokens, _field(prompt), ticket)
             for ids, prompt in zip(prompt_ids, parsed.prompts, strict=True)
         )
-        fingerprints = tuple(
-            fingerprint(ids, cap, parsed.sampling) for ids, cap in zip(prompt_ids, caps, strict=True)
-        )
-        return Measured(parsed, ticket, prompt_ids, caps, fingerprints)
+        self._check_whole(parsed, parsed.choices * sum(caps))
+        return Measured(parsed, ticket, prompt_ids, caps, fingerprints(prompt_ids, caps, parsed.sampling))
 
     def _ids(self, prompt: Prompt) -> tuple[int, ...]:
         match prompt:
@@ -65,6 +68,20 @@ class Measurer:
     def _check_biases(self, parsed: Parsed) -> None:
         if parsed.sampling.logit_bias:
             self._check_id(max(each.token for each in parsed.sampling.logit_bias), "logit_bias")
+
+    def _check_whole(self, parsed: Parsed, tokens: int) -> None:
+        """Refuse a whole body that its client might be cut off for: all of it waits to be read at once."""
+        most = tokens * entry_bytes(parsed.sampling)
+        if parsed.stream or most <= self._whole_bytes_max:
+            return
+        tops = parsed.endpoint == "chat" and parsed.sampling.top_logprobs > 0
+        field = "top_logprobs" if tops else "logprobs"
+        raise InvalidRequest(
+            f"'{field}' may come to {most / MIB:.1f} MiB for {tokens} tokens; "
+            f"{self._whole_bytes_max / MIB:.1f} MiB is the most for an answer that isn't streamed. "
+            "Stream it, or ask for fewer tokens or alternatives.",
+            param=field,
+        )
 
     def _check_id(self, id_: int, field: str) -> None:
         if id_ >= self._vocabulary:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Final, Self
 
-from pydantic import FailFast, Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, FailFast, Field, PlainValidator, model_validator
 
 from proxy.fields import Fields, check, problem
 from proxy.json_body import read_object
@@ -153,6 +153,10 @@ def _bias(key: str, value: Any) -> float:
     if type(value) not in (int, float) or not abs(value) <= LOGIT_BIAS_MAX:
         raise problem(f"must be a number in [-{LOGIT_BIAS_MAX:g}, {LOGIT_BIAS_MAX:g}]", key)
     return float(value)
+
+
+def _none_if_false(value: Any) -> Any:
+    return None if value is False else value
 
 
 def _role(value: Any) -> str:
@@ -310,7 +314,8 @@ class _CompletionBody(_Body):
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = _NEUTRAL_COMPLETION
 
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(_prompts)]
-    logprobs: int | None = Field(None, ge=0, le=TOP_LOGPROBS_MAX)
+    # Clients that ask both endpoints alike send chat's `false` for none.
+    logprobs: Annotated[int | None, BeforeValidator(_none_if_false)] = Field(None, ge=0, le=TOP_LOGPROBS_MAX)
 
     @property
     def tops(self) -> int:

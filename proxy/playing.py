@@ -18,8 +18,13 @@ async def play(
 ) -> web.StreamResponse:
     """Return the response once all of it is sent, or ready to be. Raises what the run failed by."""
     recording = listener.recording
-    # What is stored counts there.
-    notes.backlog_bytes = lambda: listener.behind_bytes if recording.forgotten else 0
+
+    def backlog_bytes() -> int:
+        # What is stored counts there.
+        written = listener.behind_bytes if recording.forgotten else 0
+        return written + recording.unwritten_bytes
+
+    notes.backlog_bytes = backlog_bytes
     while not (recording.streams or recording.ended):
         await recording.news(KEEPALIVE_INTERVAL_S)
     notes.lane = notes.lane or recording.lane

@@ -19,11 +19,13 @@ class Recording:
 
     `streams` says whether it is an event stream, once that is known. `spoiled` is set when what was written
     ends with an error; `error` is what the run failed by before it wrote anything. `forgotten` is set when
-    nobody new can come to listen. `grew` is told of each write's length.
+    nobody new can come to listen. `grew` is told of each write's length; `gathered_bytes` returns, roughly,
+    what the run holds beside it, to be written at once.
     """
 
     def __init__(self) -> None:
         self.grew: Callable[[int], None] = _ignore
+        self.gathered_bytes: Callable[[], int] = int
         self.forgotten = False
         self.streams = False
         self.lane = ""
@@ -42,6 +44,11 @@ class Recording:
     @property
     def listeners(self) -> int:
         return len(self._listeners)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Return each listener's part of what is gathered and not written yet."""
+        return self.gathered_bytes() // max(1, len(self._listeners))
 
     @property
     def is_whole(self) -> bool:

@@ -13,6 +13,7 @@ from aiohttp import web
 from proxy import bodies
 from proxy.admission.quota import Quotas
 from proxy.admitted import Admitted
+from proxy.answer_bytes import event_bytes
 from proxy.authenticate import Caller, check_model
 from proxy.dispatch import Dispatcher
 from proxy.health import Health
@@ -28,7 +29,7 @@ from proxy.policy import PolicyInForce
 from proxy.quota_use import QuotaUse, count_request
 from proxy.recording import Recording
 from proxy.request import Parsed, Ticket
-from proxy.stream import EventStream, Reply, gather
+from proxy.stream import EventStream, Reply, WholeBody
 from proxy.text_model import TextModel
 from proxy.worker_link import WorkerLink
 from shared.clock import Clock
@@ -39,9 +40,6 @@ from shared.limits import BODY_BYTES_MAX, KIB
 Parser = Callable[[bytes, Callable[[], int]], Parsed]
 
 _BODY_BYTES_SMALL: Final = 256 * KIB
-# An event that waits becomes about so many bytes of an event stream, and each log probability in it so many.
-_EVENT_BYTES: Final = 200
-_ALTERNATIVE_BYTES: Final = 80
 _REPLAY: Final = {"x-forebay-idempotent-replay": "true"}
 _NOT_RECORDED: Final = {"x-forebay-idempotency": "not-recorded"}
 _ID_PREFIXES: Final = {"chat": "chatcmpl-", "completions": "cmpl-"}
@@ -173,12 +171,12 @@ class Routes:
         async with self._admitted(asked, body) as admitted:
             reply, head = Reply(admitted, self._service.text_model), self._head(admitted)
             if not admitted.measured.parsed.stream:
-                body = await gather(reply, head, admitted)
+                whole = WholeBody(reply, head, admitted)
+                asked.notes.backlog_bytes = lambda: whole.held_bytes
+                body = await whole.gather()
                 return web.Response(body=body, content_type="application/json", charset="utf-8")
-            event_bytes = _EVENT_BYTES + _ALTERNATIVE_BYTES * (
-                1 + admitted.measured.parsed.sampling.top_logprobs
-            )
-            asked.notes.backlog_bytes = lambda: event_bytes * admitted.events.qsize()
+            each_bytes = event_bytes(admitted.measured.parsed.sampling)
+            asked.notes.backlog_bytes = lambda: each_bytes * admitted.events.qsize()
             stream = EventStream(reply, head, admitted, self._service.jitter)
             return await stream.send(asked.request, asked.notes.headers)
 
@@ -192,7 +190,9 @@ class Routes:
                 if recording.streams:
                     await EventStream(reply, head, admitted, self._service.jitter).record(recording)
                 else:
-                    recording.write(await gather(reply, head, admitted))
+                    whole = WholeBody(reply, head, admitted)
+                    recording.gathered_bytes = lambda: whole.held_bytes
+                    recording.write(await whole.gather())
 
     def _caller(self, request: web.Request) -> Caller:
         return self._service.policy.now.keys.authenticate(request.headers)

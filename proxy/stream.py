@@ -31,6 +31,8 @@ from shared.errors import Refusal
 from shared.limits import KEEPALIVE_INTERVAL_S
 from shared.messages import RowLogprobs
 
+# A client that reads again finds thousands waiting; others are to have their turns meanwhile.
+EVENTS_PER_TURN_MAX: Final = 64
 SSE_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
@@ -71,10 +73,17 @@ class Reply:
         return Usage(prompt_tokens, sum(text.tokens for text in self._texts))
 
     async def pieces(self) -> list[Piece]:
-        """Wait for news; return the pieces it makes, which may be none. Raises what the request failed by."""
-        pieces = self._take(await self._admitted.events.get())
-        while not self._admitted.events.empty():
-            pieces += self._take(self._admitted.events.get_nowait())
+        """Wait for news; return the pieces it makes, which may be none. Raises what the request failed by.
+
+        It takes EVENTS_PER_TURN_MAX events at most; what is left is the next call's, which has it at once.
+        """
+        events = self._admitted.events
+        if not events.empty():
+            # To get what is there waits for nothing, and neither does to write it while the client reads.
+            await asyncio.sleep(0)
+        pieces = self._take(await events.get())
+        for _ in range(min(events.qsize(), EVENTS_PER_TURN_MAX - 1)):
+            pieces += self._take(events.get_nowait())
         return pieces
 
     def _take(self, event: Event) -> list[Piece]:
@@ -100,7 +109,8 @@ class Reply:
             self._admitted.stop(answer)
             self._ended.add(answer)
             return [Piece(answer, shown, "stop", self._entries(answer))]
-        return [Piece(answer, shown, None, self._entries(answer))] if shown else []
+        entries = self._entries(answer)
+        return [Piece(answer, shown, None, entries)] if shown or entries else []
 
     def _take_end(self, answer: int, reason: EndReason) -> list[Piece]:
         """End an answer as the worker did, unless a stop string is found in what was held back."""
@@ -134,19 +144,36 @@ class Reply:
         ]
 
 
-async def gather(reply: Reply, head: Head, admitted: Admitted) -> bytes:
-    """Wait for all answers; return the whole body as JSON."""
-    texts: list[list[str]] = [[] for _ in admitted.sequences]
-    entries: list[list[Entry]] = [[] for _ in admitted.sequences]
-    reasons: list[EndReason] = ["length"] * len(texts)
-    while not reply.complete:
-        for piece in await reply.pieces():
-            texts[piece.answer].append(piece.text)
-            entries[piece.answer] += piece.entries
-            reasons[piece.answer] = piece.reason or reasons[piece.answer]
-    answers = [Answer("".join(text), reason) for text, reason in zip(texts, reasons, strict=True)]
-    build = chat_completion if admitted.measured.parsed.endpoint == "chat" else text_completion
-    return encoded(build(head, answers, reply.usage), reply.whole_logprobs(entries))
+class WholeBody:
+    """All answers of a request in one body. `held_bytes` is, roughly, what is gathered of it so far."""
+
+    def __init__(self, reply: Reply, head: Head, admitted: Admitted) -> None:
+        self._reply = reply
+        self._head = head
+        self._build = chat_completion if admitted.measured.parsed.endpoint == "chat" else text_completion
+        self._texts: list[list[str]] = [[] for _ in admitted.sequences]
+        self._entries: list[list[Entry]] = [[] for _ in admitted.sequences]
+        self._reasons: list[EndReason] = ["length"] * len(self._texts)
+        self.held_bytes = 0
+
+    async def gather(self) -> bytes:
+        """Wait for all answers; return the body as JSON, which is the caller's to count from then on."""
+        while not self._reply.complete:
+            for piece in await self._reply.pieces():
+                self._add(piece)
+        answers = [
+            Answer("".join(text), reason) for text, reason in zip(self._texts, self._reasons, strict=True)
+        ]
+        self.held_bytes = 0
+        return encoded(
+            self._build(self._head, answers, self._reply.usage), self._reply.whole_logprobs(self._entries)
+        )
+
+    def _add(self, piece: Piece) -> None:
+        self._texts[piece.answer].append(piece.text)
+        self._entries[piece.answer] += piece.entries
+        self._reasons[piece.answer] = piece.reason or self._reasons[piece.answer]
+        self.held_bytes += len(piece.text) + sum(len(part) for entry in piece.entries for part in entry)
 
 
 class EventStream:
@@ -216,12 +243,13 @@ class EventStream:
         yield usage + DONE
 
     def _blocks(self, pieces: list[Piece]) -> bytes:
-        blocks = b""
+        """Return what pieces look like; a piece that has entries only is a text of no characters."""
+        blocks: list[bytes] = []
         for piece in pieces:
             logprobs = self._reply.logprobs(piece.entries)
-            if piece.text:
-                blocks += self._texts[piece.answer].block(piece.text, logprobs)
+            if piece.text or piece.reason is None:
+                blocks.append(self._texts[piece.answer].block(piece.text, logprobs))
                 logprobs = NO_LOGPROBS
             if piece.reason is not None:
-                blocks += block(self._chunks.ending(piece.answer, piece.reason), logprobs)
-        return blocks
+                blocks.append(block(self._chunks.ending(piece.answer, piece.reason), logprobs))
+        return b"".join(blocks)

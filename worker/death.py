@@ -93,7 +93,7 @@ def death_of(status: int, stderr_tail: str, evidence: MemoryEvidence) -> Death:
     if sent is not None:
         return Death("killed", one_line(sent))
     how = _ending(status)
-    memory_line = next((line for line in reversed(lines) if _speaks_of_memory(line)), None)
+    memory_line = next((line for line in reversed(lines) if speaks_of_memory(line)), None)
     if memory_line is not None:
         return Death("memory", one_line(f"{how}: {memory_line}"))
     return _of_signal(-status, how, last, evidence.shortage) or Death(
@@ -132,7 +132,8 @@ def _names_a_sender(line: str) -> bool:
     return line.startswith("ended by SIG") and line.endswith(SENT_BY_ANOTHER)
 
 
-def _speaks_of_memory(line: str) -> bool:
+def speaks_of_memory(line: str) -> bool:
+    """Whether words say that memory, or Metal's count of buffers, is used up."""
     lowered = line.lower()
     return any(words in lowered for words in _MEMORY_WORDS)
 

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from ops.engine.works import QUIET_FACTOR
 from ops.load.statistics import median
+from worker.engine.grouping import BOUND, SHORT_TOKENS
 
 OURS: Final = "engine"
 THEIRS: Final = "mlx-lm"
@@ -60,6 +61,9 @@ class Line:
         return "met" if self.aim.is_met(self.ratio.median) else "missed"
 
 
+_HELD: Final = Aim("at most", BOUND)
+
+
 def lines_of(work: str, values: Values, quantum_ms: float) -> list[Line]:
     """Return the lines that a work's values make."""
     ours, theirs = (OURS_8_BIT, OURS) if work == "kv8" else (OURS, THEIRS)
@@ -90,12 +94,13 @@ class _Pair:
         return Line(self._work, measured, unit, median(ours), median(theirs), spread, aim)
 
     def held(self) -> Line:
-        """Set what the caches take against what the rows in them hold."""
+        """Set what the caches take against what the rows in them hold, and judge ours."""
         ours, theirs = (
-            median([kv / held for kv, held in zip(side["kv_bytes"], side["held_bytes"], strict=True)])
+            [kv / held for kv, held in zip(side["kv_bytes"], side["held_bytes"], strict=True)]
             for side in (self._ours, self._theirs)
         )
-        return Line(self._work, "KV bytes / what the rows hold", "x", ours, theirs)
+        measured = f"KV bytes / what the rows hold ({SHORT_TOKENS} tokens at least)"
+        return Line(self._work, measured, "x", median(ours), median(theirs), Spread.of(ours), _HELD)
 
 
 def _decode(pair: _Pair, speed: Aim | None, memory: Aim | None = None) -> list[Line]:

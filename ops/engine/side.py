@@ -6,6 +6,7 @@ from typing import Protocol
 
 from shared.model_facts import ModelFacts
 from shared.sampling import Sampling
+from worker.engine.grouping import SHORT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,13 @@ class Contestant:
 
 
 def held_bytes(facts: ModelFacts, lengths: Sequence[int]) -> int:
-    """Return what rows of these lengths, in tokens, hold: without any padding, or room for more."""
+    """Return what rows of these lengths, in tokens, hold: without any padding, or room for more.
+
+    A short row counts as one of SHORT_TOKENS, which is how our engine means its promise.
+    """
     return sum(
         tokens * facts.kv_bytes_per_token
         + min(tokens, facts.window_tokens) * facts.window_bytes_per_token
         + facts.fixed_bytes_per_row
-        for tokens in lengths
+        for tokens in (max(length, SHORT_TOKENS) for length in lengths)
     )

@@ -1,6 +1,7 @@
 """Shows lines as a table, and says below it how they were measured."""
 
 from collections.abc import Sequence
+from importlib.metadata import version
 from itertools import pairwise
 from typing import Final
 
@@ -14,7 +15,8 @@ _DIGITS: Final[dict[Unit, int]] = {"tokens/s": 1, "MB": 1, "ms": 1, "s": 2, "x":
 
 
 def table_of(lines: Sequence[Line], caption: str) -> Table:
-    table = Table(title="the engine beside mlx-lm 0.32.2's BatchGenerator", box=box.SIMPLE, caption=caption)
+    title = f"the engine beside mlx-lm {version('mlx-lm')}'s BatchGenerator"
+    table = Table(title=title, box=box.SIMPLE, caption=caption)
     table.caption_justify = "left"
     for heading in ("work", "measured"):
         table.add_column(heading)
@@ -84,4 +86,7 @@ p95 is over gaps between tokens, {gaps} steps a stretch.
 Processor time is the whole process's: on a machine with other work it is the fairer measure.
 KV bytes: each side's own arrays, after the last step. Peak: all that was allocated, prefill included.
 BatchGenerator has its defaults, mlx-lm's own samplers and processors, and no seeds:
-its seeded row is a sampler with a key of its own (mlx_lm.server runs such a request alone)."""
+its seeded row is a sampler with a key of its own (mlx_lm.server runs such a request alone).
+It also normalises every row's logits and hands full log probabilities out; the engine, to rows that ask.
+Its penalties look back 20 tokens, the engine's over the whole text.
+Joins and leaves aren't in the throughput figures: all rows are there before and after the timed steps."""

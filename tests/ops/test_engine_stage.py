@@ -1,5 +1,7 @@
 """What is counted of tokens and the times they came at."""
 
+from dataclasses import replace
+
 import pytest
 
 from ops.engine.side import Request, Token, held_bytes
@@ -89,4 +91,8 @@ def test_what_rows_hold_has_no_padding_and_of_a_window_no_more_than_it():
         batches=True,
         why_not="",
     )
-    assert held_bytes(facts, [3, 5]) == (30 + 300 + 1000) + (50 + 400 + 1000)
+    long, short = 10 * 300 + 400 + 1000, 10 * 256 + 400 + 1000
+    assert held_bytes(facts, [300]) == long
+    assert [held_bytes(facts, [tokens]) for tokens in (1, 255, 256)] == [short] * 3
+    assert held_bytes(facts, [300, 5, 300]) == 2 * long + short
+    assert held_bytes(replace(facts, window_tokens=280), [300, 5]) == long + short + (276 + 252) * 100

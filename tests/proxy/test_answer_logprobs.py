@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.answer_logprobs import AnswerLogprobs, ChatForm, CompletionForm, form_of
+from proxy.answer_logprobs import WAITING_MAX, AnswerLogprobs, ChatForm, CompletionForm, form_of
 from proxy.answer_text import AnswerText
 from proxy.spelling import Spelling
 from shared.messages import RowLogprobs
@@ -130,6 +130,19 @@ def test_a_token_without_text_comes_with_the_next_text_or_the_end():
         ("b", [str(END), str(B)]),
         ("", [str(END)]),
     ]
+
+
+@pytest.mark.parametrize("before", [[], [A]], ids=["at the beginning", "after a text"])
+def test_more_than_so_many_tokens_without_text_wait_for_none(before):
+    mine = AnswerLogprobs(Places())
+    for number in range(WAITING_MAX):
+        mine.came(len(before), number, record())
+        assert mine.due(len(before)) == ()
+    mine.came(len(before), WAITING_MAX, record())
+    assert [int(token) for _, token, _ in mine.due(len(before))] == list(range(WAITING_MAX + 1))
+    mine.came(len(before), 7, record())
+    assert mine.due(len(before)) == ()
+    assert [token for _, token, _ in mine.rest()] == ["7"]
 
 
 # --- what it looks like -------------------------------------------------------------------------------------

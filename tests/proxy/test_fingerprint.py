@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.fingerprint import fingerprint
+from proxy.fingerprint import fingerprint, fingerprints
 from shared.sampling import LogitBias, Sampling
 
 PLAIN = Sampling(temperature=0.7, top_p=0.9, top_k=20, min_p=0.1, seed=3)
@@ -44,6 +44,15 @@ def test_the_options_tell_requests_apart_by_name_and_value():
     ]
     prints = {fingerprint((1, 2), 4, replace(PLAIN, **each)) for each in options}
     assert len(prints) == len(options)
+
+
+@pytest.mark.parametrize("changes", [{}, {"logit_bias": (LogitBias(5, 1.0),), "top_logprobs": 2}])
+def test_the_prompts_of_one_request_have_each_the_one_they_would_have_alone(changes):
+    drawn = replace(PLAIN, **changes)
+    prompts, caps = [(1, 2), (1, 2), (3,)], [4, 5, 4]
+    alone = tuple(fingerprint(ids, cap, drawn) for ids, cap in zip(prompts, caps, strict=True))
+    assert fingerprints(prompts, caps, drawn) == alone
+    assert len(set(alone)) == 3
 
 
 @given(IDS, st.integers(1, 5000), IDS, st.integers(1, 5000))

@@ -4,6 +4,7 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from proxy import answer_logprobs
 from tests.proxy.small_gateway import CHAT, COMPLETIONS, TEXT, chat, completion, gateway, ids
 from tests.proxy.test_bodies import unknown_fields
 from tests.waiting import until
@@ -179,6 +180,19 @@ async def test_entries_that_no_text_follows_come_with_the_end(here, path):
     chunks = [(text, [token for token, _, _ in entries_of([value])]) for text, value in chunks_of(streamed)]
     assert chunks[-2:] == [("a", ["a"]), ("", ["<|im_start|>"] * 2)]
     assert whole_entries(await here.post(path, body_of(path, 0, max_tokens=3))) == streamed_entries(streamed)
+
+
+@PATHS
+async def test_a_long_row_of_tokens_without_text_sends_its_entries_on_the_way(here, path, monkeypatch):
+    monkeypatch.setattr(answer_logprobs, "WAITING_MAX", 8)
+    special = 257
+    here.answer = lambda _submit: [*ids("ab"), *[special] * 13]
+    streamed = await here.post(path, body_of(path, 0, max_tokens=15, stream=True))
+    chunks = [(text, len(entries_of([value]))) for text, value in chunks_of(streamed)]
+    assert [count for _, count in chunks if count] == [1, 1, 9, 4]
+    assert "".join(text for text, _ in chunks) == "ab"
+    whole = await here.post(path, body_of(path, 0, max_tokens=15))
+    assert whole_entries(whole) == streamed_entries(streamed)
 
 
 # --- several answers ----------------------------------------------------------------------------------------

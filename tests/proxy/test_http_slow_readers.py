@@ -6,8 +6,10 @@ import socket
 import pytest
 from structlog.testing import capture_logs
 
+from proxy.answer_bytes import entry_bytes
 from proxy.slow_readers import LARGEST_LAGGARD, READS_NOTHING, SlowReaders
 from proxy.sockets import connection_options
+from shared.sampling import Sampling
 from tests.proxy.raw_clients import RawClient, connection_of, hold_little
 from tests.proxy.small_gateway import CHAT, COMPLETIONS, TEXT, chat, completion, gateway, ids, request
 from tests.waiting import until
@@ -159,6 +161,57 @@ async def test_tokens_that_wait_to_be_written_count_as_undelivered(here):
         reading = connection.reading()
         assert reading.undelivered_bytes == reading.buffered_bytes + reading.backlog_bytes
         assert b"[DONE]" in await read_to_done(client)
+
+
+@pytest.mark.parametrize("key", [None, "one"], ids=["no key", "with a key"])
+async def test_what_is_gathered_of_a_whole_answer_counts_until_it_is_written(here, key):
+    here.worker.pause_at = 40
+    extra = f"Idempotency-Key: {key}\r\n" if key else ""
+    async with RawClient(here.port) as client:
+        await client.send(request(COMPLETIONS, completion(max_tokens=50, logprobs=5), extra=extra))
+        await until(lambda: here.paused_at(40))
+        connection = connection_of(here, client)
+        # Each entry has its six numbers at least.
+        await until(lambda: connection.reading().backlog_bytes > 40 * 6 * 4)
+        here.worker.pause_at = None
+        await until(lambda: here.live == 0)
+        await until(lambda: connection.reading().backlog_bytes == 0)
+        await until(lambda: connection.idle_since_s is not None)
+
+
+async def test_clients_that_wait_for_one_whole_answer_share_what_is_gathered_of_it(here):
+    here.worker.pause_at = 40
+    asks = request(COMPLETIONS, completion(max_tokens=50, logprobs=5), extra="Idempotency-Key: one\r\n")
+    async with RawClient(here.port) as first, RawClient(here.port) as second:
+        await first.send(asks)
+        await until(lambda: here.paused_at(40))
+        alone = connection_of(here, first)
+        await until(lambda: alone.reading().backlog_bytes > 40 * 6 * 4)
+        before = alone.reading().backlog_bytes
+        await second.send(asks)
+        await until(lambda: connection_of(here, second).reading().backlog_bytes > 0)
+        assert [connection_of(here, each).reading().backlog_bytes for each in (first, second)] == [
+            before // 2
+        ] * 2
+        here.worker.pause_at = None
+        await here.idle()
+
+
+async def test_a_whole_answer_of_more_logprobs_than_are_sent_at_once_is_refused_unless_streamed(tmp_path):
+    async with gateway(tmp_path, undelivered_mb=1) as bounded:
+        await bounded.start_worker()
+        # What a short context can't reach.
+        bounded.proxy.measurer._whole_bytes_max = 19 * entry_bytes(Sampling(top_logprobs=20))
+        for path, body, param in (
+            (COMPLETIONS, completion(logprobs=20), "logprobs"),
+            (CHAT, chat(logprobs=True, top_logprobs=20), "top_logprobs"),
+        ):
+            for headers in ({}, {"Idempotency-Key": param}):
+                refused = await bounded.post(path, {**body, "max_tokens": 20}, headers=headers)
+                assert (refused.status, refused.error["param"]) == (400, param)
+            streamed = await bounded.post(path, {**body, "max_tokens": 20, "stream": True})
+            assert streamed.streamed() == (TEXT, "stop")
+        assert len(bounded.worker.submits) == 2
 
 
 async def test_a_connection_finds_out_that_its_peer_has_vanished(here):

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from proxy.answer_bytes import entry_bytes
 from proxy.measure import Measurer, refuse_hopeless
 from proxy.request import ChatPrompt, IdsPrompt, Parsed, TextPrompt
 from proxy.text_model import TextModel
@@ -17,10 +18,10 @@ from tests.proxy.small_worlds import ticket
 CONTEXT = 32
 
 
-def parsed(*prompts, max_tokens=None, **sampling):
+def parsed(*prompts, max_tokens=None, choices=1, stream=False, **sampling):
     endpoint = "chat" if isinstance(prompts[0], ChatPrompt) else "completions"
     drawn = Sampling(**sampling)
-    return Parsed(endpoint, "m", prompts, 1, max_tokens, drawn, (), stream=False, include_usage=False)
+    return Parsed(endpoint, "m", prompts, choices, max_tokens, drawn, (), stream=stream, include_usage=False)
 
 
 def chat(content):
@@ -122,6 +123,52 @@ async def test_a_bias_beyond_the_vocabulary_is_refused(measurer, folder):
     refusal = await refusal_of(measurer, beyond, InvalidRequest)
     assert refusal.param == "logit_bias"
     assert str(folder.vocabulary) in refusal.message
+
+
+WHOLE_MAX = (1 << 20) // 4  # with undelivered_mb = 1
+LARGE = ticket(LANE, context_tokens=1 << 16)
+
+
+async def measure_whole(folder, request):
+    measurer = Measurer(TextModel.load(folder), folder, ProxySettings(undelivered_mb=1))
+    try:
+        return await measurer.measure(request, LARGE)
+    finally:
+        measurer.close()
+
+
+@pytest.mark.parametrize(
+    ("prompts", "choices", "tops"), [(1, 1, 0), (1, 1, 20), (1, 4, 5), (3, 1, 2), (2, 3, 1)]
+)
+async def test_a_whole_body_has_no_more_logprobs_than_a_quarter_of_what_may_be_undelivered(
+    folder, prompts, choices, tops
+):
+    asks = {"choices": choices, "top_logprobs": tops}
+    most = WHOLE_MAX // (prompts * choices * entry_bytes(Sampling(top_logprobs=tops)))
+    texts = [TextPrompt("a")] * prompts
+    assert (await measure_whole(folder, parsed(*texts, max_tokens=most, **asks))).max_tokens[0] == most
+    with pytest.raises(InvalidRequest, match=r"0\.3 MiB for .* 0\.2 MiB is the most .* Stream it"):
+        await measure_whole(folder, parsed(*texts, max_tokens=most + 1, **asks))
+    assert await measure_whole(folder, parsed(*texts, max_tokens=most + 1, stream=True, **asks))
+
+
+async def test_a_whole_body_without_logprobs_is_as_long_as_the_context(folder):
+    assert await measure_whole(folder, parsed(TextPrompt("a"), max_tokens=60_000))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tops", "param"),
+    [
+        (chat("a"), 20, "top_logprobs"),
+        (chat("a"), 0, "logprobs"),
+        (TextPrompt("a"), 20, "logprobs"),
+        (TextPrompt("a"), 0, "logprobs"),
+    ],
+)
+async def test_a_whole_body_of_too_many_logprobs_names_the_field_that_asks(folder, prompt, tops, param):
+    with pytest.raises(InvalidRequest) as refusal:
+        await measure_whole(folder, parsed(prompt, max_tokens=60_000, top_logprobs=tops))
+    assert refusal.value.param == param
 
 
 async def test_two_ways_to_draw_have_two_fingerprints(measurer):

@@ -190,12 +190,12 @@ def test_a_chat_that_asks_otherwise_is_refused(fields, param):
 
 
 @pytest.mark.parametrize(
-    ("logprobs", "tops"), [(None, -1), (0, 0), (5, 5), (TOP_LOGPROBS_MAX, TOP_LOGPROBS_MAX)]
+    ("logprobs", "tops"), [(None, -1), (False, -1), (0, 0), (5, 5), (TOP_LOGPROBS_MAX, TOP_LOGPROBS_MAX)]
 )
 def test_a_completion_says_how_many_and_nothing_for_none(logprobs, tops):
     assert parsed("completions", logprobs=logprobs).sampling.top_logprobs == tops
 
 
-@pytest.mark.parametrize("value", [-1, TOP_LOGPROBS_MAX + 1, 2.0, "2", True, False, [2], 2**70])
+@pytest.mark.parametrize("value", [-1, TOP_LOGPROBS_MAX + 1, 2.0, "2", True, "false", [2], 2**70])
 def test_a_completion_that_asks_otherwise_is_refused(value):
     assert refused("completions", logprobs=value).param == "logprobs"

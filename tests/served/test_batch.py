@@ -72,3 +72,27 @@ def test_seeded_and_greedy_rows_with_different_parameters_share_a_batch(gateway)
     one_by_one = [asyncio.run(together(gateway.url, [request]))[0] for request in requests]
     assert [each.text for each in joined] == [each.text for each in one_by_one]
     assert len({each.text for each in joined}) > 4
+
+
+def test_rows_behind_one_long_prefix_say_what_each_says_alone_however_each_is_drawn(gateway):
+    """Greedy, seeded, penalised and biased rows share a prefix of some 150 tokens, and differ in its end."""
+    prefix = "You keep a list of rooms. " + " ".join(
+        f"Room {room} is {room % 7} steps wide." for room in range(12)
+    )
+    kinds = [
+        {"temperature": 0},
+        {"temperature": 0, "repetition_penalty": 1.3},
+        {"temperature": 0, "presence_penalty": 1.5, "logit_bias": {"28": -5}},
+        {"temperature": 0.8, "seed": 1},
+        {"temperature": 0.8, "seed": 1, "frequency_penalty": 1.0, "logprobs": True, "top_logprobs": 3},
+        {"temperature": 1.0, "seed": 2, "top_p": 0.9, "repetition_penalty": 1.1},
+    ]
+    requests = [
+        chat(f"{prefix} Tell me of room number {place}.", max_tokens=8, **kind)
+        for place, kind in enumerate(kinds)
+    ]
+    one_by_one = [asyncio.run(together(gateway.url, [request]))[0] for request in requests]
+    for order in (1, -1):
+        joined = asyncio.run(together(gateway.url, requests[::order]))[::order]
+        assert [each.text for each in joined] == [each.text for each in one_by_one]
+    assert len({each.text for each in one_by_one}) > 4

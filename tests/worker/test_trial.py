@@ -14,12 +14,20 @@ from shared.model_folder import ModelFolder
 from tests.worker.tiny_models import load_saved, save, tiny
 from tests.worker.workbench import Workbench
 from worker.engine import model as worker_model
+from worker.engine import trial
 from worker.engine.hooks import Way
 from worker.engine.model import LoadedModel, warm_up
+from worker.engine.trial import Together
 
 WIDTH: Final = 16
 HEADS: Final = 2
 VOCABULARY: Final = 30
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stubs below don't look at how many slots a group has."""
+    monkeypatch.setattr(trial, "_SPLITS", frozenset({__name__}))
 
 
 class Attention(nn.Module):
@@ -191,7 +199,7 @@ def test_the_first_way_that_agrees_with_each_row_alone_is_taken(
     assert (loaded.way, loaded.facts.batches, loaded.facts.why_not) == (way, True, "")
     assert loaded.layout is not None
     assert loaded.layout.by_rows == (way is Way.BY_ROWS)
-    assert loaded.pads_prompts
+    assert loaded.together is Together.PADDED
 
 
 def test_a_mask_that_a_model_makes_itself_gives_way_to_each_groups_own(a_folder: ModelFolder) -> None:
@@ -242,12 +250,8 @@ def test_a_model_whose_rows_do_not_agree_runs_one_at_a_time_and_is_left_as_it_wa
     stub = make()
     before = classes_of(stub)
     loaded = warm(stub, a_folder)
-    assert (loaded.layout, loaded.way, loaded.facts.batches, loaded.pads_prompts) == (
-        None,
-        None,
-        False,
-        False,
-    )
+    assert (loaded.layout, loaded.way, loaded.facts.batches) == (None, None, False)
+    assert loaded.together is Together.NEVER
     assert loaded.facts.why_not == "rows side by side give other logits than each row alone"
     assert classes_of(stub) == before
     assert loaded.facts.kv_bytes_per_token == warm(Stub(), a_folder).facts.kv_bytes_per_token
@@ -274,7 +278,48 @@ def test_ways_are_told_apart_by_coarse_numbers_too(
 
 def test_a_model_that_looks_ahead_batches_but_its_prompts_are_not_padded(a_folder: ModelFolder) -> None:
     loaded = warm(LooksAhead(), a_folder)
-    assert (loaded.way, loaded.pads_prompts) == (Way.HOOKED, False)
+    assert (loaded.way, loaded.together) == (Way.HOOKED, Together.EQUAL)
+
+
+class MixesPrompts(Stub):
+    """Adds up all rows' prompts, but not their later tokens."""
+
+    def __call__(self, ids: mx.array, cache: list[Any]) -> mx.array:
+        mixed = ids.sum(axis=0, keepdims=True) % 29 + 0 * ids
+        return super().__call__(ids if ids.shape[1] == 1 else mixed, cache)
+
+
+def test_a_model_that_mixes_prompts_of_one_length_prefills_each_alone(a_folder: ModelFolder) -> None:
+    loaded = warm(MixesPrompts(), a_folder)
+    assert (loaded.way, loaded.together) == (Way.HOOKED, Together.NEVER)
+    prompts = {"a": [1, 2, 3, 4], "b": [5, 6, 7, 8]}
+    bench = Workbench(loaded, slots=4)
+    for name, prompt in prompts.items():
+        bench.submit(name, prompt, 6)
+    bench.run()
+    alone = {name: Workbench(loaded).answer(tuple(prompt), 6) for name, prompt in prompts.items()}
+    assert bench.answers == alone
+
+
+def test_modules_that_are_not_known_not_to_look_at_a_groups_slots_are_called_row_by_row(
+    a_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_SPLITS", frozenset())
+    assert warm(Stub(ByHand), a_folder).way is Way.BY_ROWS
+
+
+def test_what_all_tokens_have_in_common_hides_no_difference(a_folder: ModelFolder) -> None:
+    one, other = mx.array([[1.0, 2.0, 3.0]]), mx.array([[1.0, 2.5, 3.0]])
+    assert trial._distance(one + 1000, other + 1000) == pytest.approx(trial._distance(one, other), rel=1e-3)
+    assert trial._distance(one, one + 1000) < 1e-3
+
+
+def test_marks_of_what_must_not_be_drawn_are_compared_by_where_they_stand() -> None:
+    lowest = float(mx.finfo(mx.float32).min)
+    one = mx.array([[1.0, -float("inf"), 3.0, lowest]])
+    assert trial._distance(one, one) == 0
+    assert trial._distance(one, mx.array([[1.0, 2.0, 3.0, lowest]])) == float("inf")
+    assert trial._distance(mx.array([[float("nan"), 1.0]]), mx.array([[2.0, 1.0]])) == float("inf")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from shared.model_folder import ModelFolder
 from tests.worker import tiny_families
 from worker.engine.model import LoadedModel, load
 from worker.engine.row_caches import TOKENS_STEP
+from worker.engine.trial import Together
 
 VOCABULARY: Final = 300
 CONTEXT: Final = 700
@@ -86,7 +87,7 @@ def tiny(family: str, *, flat: bool = False, vocabulary: int = VOCABULARY) -> Lo
 def clamped(loaded: LoadedModel) -> LoadedModel:
     """Return the same model as one that runs one row at a time."""
     facts = dataclasses.replace(loaded.facts, batches=False, why_not="for a test", kv_pad_tokens=TOKENS_STEP)
-    return dataclasses.replace(loaded, facts=facts, layout=None, way=None, pads_prompts=False)
+    return dataclasses.replace(loaded, facts=facts, layout=None, way=None, together=Together.NEVER)
 
 
 def greedy_alone(model: Callable[..., mx.array], prompt: tuple[int, ...], count: int) -> "Reference":

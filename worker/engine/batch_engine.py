@@ -24,7 +24,7 @@ from worker.engine.row_batch import RowBatch
 from worker.engine.row_caches import Prefilled, arrays_in, trim_windows
 from worker.engine.sampler import BatchSampler, Draw
 from worker.engine.solo_row import SoloRow
-from worker.engine.trial import prefill_together
+from worker.engine.trial import Together, prefill_together
 from worker.plan import UNBOUNDED, Chunk, similar_lengths
 from worker.sequence import Sequence
 
@@ -42,7 +42,8 @@ class RowCaches(Protocol):
     def change(
         self, leaving: Collection[Sequence], joining: dict[Any, Prefilled], elsewhere_bytes: int
     ) -> None: ...
-    def begin_step(self, elsewhere_bytes: int) -> None: ...  # may change the order of rows
+    def make_room(self, elsewhere_bytes: int) -> None: ...
+    def begin_step(self, elsewhere_bytes: int) -> None: ...  # both may change the order of rows
     def end_step(self) -> None: ...
     def roll_back(self) -> None: ...
     def release(self) -> None: ...
@@ -139,14 +140,18 @@ class BatchEngine:
     def prefill(self, chunks: Seq[Chunk]) -> float:
         """Prefill these chunks; return the milliseconds it took. Whole short prompts share a forward pass."""
         started_at = time.perf_counter()
-        self._prefill_bytes_known = None
-        whole = [chunk for chunk in chunks if self._loaded.layout is not None and chunk.is_whole_prefill]
-        tokens_max = self.chunk_bound.together
-        for together in similar_lengths(whole, tokens_max, exact=not self._loaded.pads_prompts):
-            self._prefill_together(together)
+        self._make_room(chunks)
+        whole = [chunk for chunk in chunks if self._may_share(chunk)]
+        is_exact = self._loaded.together is Together.EQUAL
+        groups = similar_lengths(whole, self.chunk_bound.together, exact=is_exact)
+        shared = [group for group in groups if len(group) > 1]
+        for group in shared:
+            self._prefill_together(group)
+        done = {chunk.sequence for group in shared for chunk in group}
         for chunk in chunks:
-            if chunk not in whole:
+            if chunk.sequence not in done:
                 self._prefill_alone(chunk)
+        self._prefill_bytes_known = None
         self._tokens_since_clear += sum(chunk.tokens for chunk in chunks)
         return 1000 * (time.perf_counter() - started_at)
 
@@ -188,6 +193,19 @@ class BatchEngine:
 
     # --- prefill ------------------------------------------------------------------------------------------
 
+    def _make_room(self, chunks: Seq[Chunk]) -> None:
+        """Let the batch give up what it wastes if the caches of prompts that begin wouldn't fit beside it."""
+        begun = [chunk.sequence for chunk in chunks if chunk.sequence not in self._prefills]
+        coming = sum(self._loaded.facts.row_bytes(len(sequence.ids) - 1) for sequence in begun)
+        if coming and not self._steps:
+            self._caches.make_room(self._prefill_bytes + coming)
+
+    def _may_share(self, chunk: Chunk) -> bool:
+        """Whether a chunk may be prefilled with others: a whole prompt, in which no window is to be cut."""
+        window = self._loaded.facts.window_tokens
+        is_short = not window or chunk.tokens <= window
+        return self._loaded.together is not Together.NEVER and chunk.is_whole_prefill and is_short
+
     def _prefill_alone(self, chunk: Chunk) -> None:
         """Prefill the next piece of one prompt."""
         prefilled = self._prefilled(chunk.sequence)
@@ -198,10 +216,13 @@ class BatchEngine:
         prefilled.length += chunk.tokens
 
     def _prefill_together(self, chunks: Seq[Chunk]) -> None:
-        """Prefill whole prompts as one batch, padded on the right: what is causal never sees the padding."""
+        """Prefill whole prompts as one batch, padded on the right: what is causal never sees the padding.
+
+        A row is padded with a token of its own: what it may overflow with is nobody else's.
+        """
         longest = max(chunk.tokens for chunk in chunks)
         caches = self._loaded.new_caches(longest)
-        ids = [chunk.ids + (0,) * (longest - chunk.tokens) for chunk in chunks]
+        ids = [chunk.ids + chunk.ids[-1:] * (longest - chunk.tokens) for chunk in chunks]
         prefill_together(self._loaded.model, caches, ids, [chunk.tokens for chunk in chunks])
         mx.eval([cache.state for cache in caches])
         for row, chunk in enumerate(chunks):
@@ -274,10 +295,14 @@ class BatchEngine:
 
     def _settle(self, step: _Launched) -> None:
         """Make sure of a step's tokens. If one has to be drawn again, the step after it is run again, too."""
-        if step.draw.covered is None or bool(step.draw.covered.all().item()):
+        if step.draw.covered is None:
+            return
+        # Read as it is: one more operation on it would wait behind the step that was launched meanwhile.
+        covered = cast("list[bool]", step.draw.covered.tolist())
+        if all(covered):
             return
         assert step.logits is not None
-        for row, is_covered in zip(step.rows, cast("list[bool]", step.draw.covered.tolist()), strict=True):
+        for row, is_covered in zip(step.rows, covered, strict=True):
             if not is_covered:
                 self._flatness.missed(row, row.launched)
         step.draw = step.sampler.draw_again(step.logits, step.keys, step.draw, step.before)

@@ -32,7 +32,12 @@ class Group:
 
 
 def put(planes: Planes, place: int, pieces: list[Piece]) -> None:
-    """Copy a row's tokens to a place."""
+    """Copy a row's tokens to a place, and clear what somebody else has left there.
+
+    No weight is given to what a mask hides, but nothing times infinity is no number.
+    """
+    for plane in planes:
+        plane[place] = mx.zeros(plane.shape[1:], dtype=plane.dtype)
     for piece in pieces:
         for plane, source in zip(planes, piece.planes, strict=True):
             taken = source[piece.row, :, piece.start : piece.start + piece.count]
@@ -48,10 +53,19 @@ def fill(planes: Planes, pieces: list[list[Piece]]) -> None:
             put(planes, place, pieces[place])
         else:
             first = pieces[place][0]
-            count = max(each[0].count for each in pieces[place : place + run])
+            counts = [each[0].count for each in pieces[place : place + run]]
             for plane, source in zip(planes, first.planes, strict=True):
-                plane[place : place + run, :, :count] = source[first.row : first.row + run, :, :count]
+                taken = _own(source[first.row : first.row + run, :, : max(counts)], counts)
+                plane[place : place + run, :, : max(counts)] = taken
         place += run
+
+
+def _own(rows: mx.array, counts: list[int]) -> mx.array:
+    """Clear what stands behind each row's own tokens."""
+    if min(counts) == max(counts):
+        return rows
+    own = mx.arange(rows.shape[2])[None] < mx.array(counts)[:, None]
+    return mx.where(own[:, None, :, None], rows, mx.zeros((), dtype=rows.dtype))
 
 
 def _run(pieces: list[list[Piece]], place: int) -> int:

@@ -1,5 +1,6 @@
 """Loading a model, and finding out by trying it what it costs and how its rows run side by side."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,12 +9,13 @@ from typing import Any, Final, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import CacheList, make_prompt_cache
 from mlx_lm.utils import load_model
 
 from shared.errors import ModelError
 from shared.model_facts import ModelFacts, room_tokens
 from shared.model_folder import ModelFolder
+from worker.death import speaks_of_memory
 from worker.engine.grouping import PlaceCosts
 from worker.engine.hooks import Way
 from worker.engine.kinds import KeysValues, Kind
@@ -29,7 +31,7 @@ from worker.engine.row_caches import (
     quantise,
     row_costs,
 )
-from worker.engine.trial import Trial
+from worker.engine.trial import Together, Trial
 from worker.engine.working_set import Demand, Reserve, WorkingSet, reserve
 
 _WARM_UP_TOKENS: Final = 64
@@ -44,8 +46,8 @@ PAD_TOKENS: Final = 32
 class LoadedModel:
     """A model that has answered once. `layout` is how its rows are kept, None where one row runs at a time.
 
-    `way` is how its attention is done for several groups, and `pads_prompts` says whether prompts of
-    different lengths may be prefilled as one batch. Keys and values are quantised to `kv_bits`, 0 for not.
+    `way` is how its attention is done for several groups, and `together` says which prompts may be
+    prefilled as one batch. Keys and values are quantised to `kv_bits`, 0 for not.
 
     A prefill takes about as long as a decode step, which reads the weights once, and something a token.
     `working_set` is what a forward pass takes beside the caches, and `layer_share` the share of all caches
@@ -56,7 +58,7 @@ class LoadedModel:
     facts: ModelFacts
     layout: Layout | None
     way: Way | None
-    pads_prompts: bool
+    together: Together
     prefill_ms_per_token: float
     decode_ms_per_step: float
     working_set: WorkingSet
@@ -102,6 +104,8 @@ def load(
     except ModelError:
         raise
     except Exception as problem:
+        if speaks_of_memory(repr(problem)):
+            raise  # a death like any other for want of memory, not a model that can't be served
         # What is wrong with a folder may show anywhere up to its first answer, as any kind of error.
         raise ModelError(f"{folder.path}: mlx-lm can't run it: {problem!r}") from problem
 
@@ -137,9 +141,19 @@ def warm_up(
     caches, speed, vocabulary = _first_runs(model, folder, on_progress, kv_bits)
     names = kind_names(caches)
     costs = row_costs(caches, _WARM_UP_TOKENS + 1, lambda tokens: _prefill(model, tokens, kv_bits))
-    layout, way, why_not = _side_by_side(model, caches, costs, kv_bits)
-    on_progress()
-    pads_prompts = layout is not None and _trial(model, layout, kv_bits).pads_prompts()
+    side_by_side = _side_by_side(
+        caches,
+        costs,
+        vocabulary,
+        lambda layout, vocabulary: Trial(
+            model,
+            lambda tokens: _new_caches(model, tokens, PAD_TOKENS, kv_bits),
+            layout,
+            vocabulary,
+            on_progress,
+        ),
+    )
+    layout = side_by_side.layout
     on_progress()
     facts = ModelFacts(
         fingerprint=folder.fingerprint,
@@ -153,7 +167,7 @@ def warm_up(
         window_bytes_per_token=costs.window_bytes_per_token,
         fixed_bytes_per_row=costs.fixed_bytes,
         batches=layout is not None,
-        why_not=why_not,
+        why_not=side_by_side.why_not,
         caches=names,
         kv_bits=kv_bits,
     )
@@ -167,12 +181,12 @@ def warm_up(
         model,
         facts,
         layout,
-        way,
-        pads_prompts,
+        side_by_side.way,
+        side_by_side.together,
         prefill_ms_per_token=speed.ms_per_token,
         decode_ms_per_step=speed.fixed_ms,
         working_set=prober.working_set(speed, room),
-        layer_share=_layer_share(layout, len(caches)),
+        layer_share=_layer_share(layout, len(caches), context_tokens),
     )
 
 
@@ -228,39 +242,56 @@ def _new_caches(model: Any, tokens: int, pad_tokens: int, kv_bits: int) -> list[
     return caches
 
 
+@dataclass(frozen=True, slots=True)
+class _SideBySide:
+    """How rows are kept side by side, attended to and prefilled together, or why they aren't."""
+
+    layout: Layout | None = None
+    way: Way | None = None
+    together: Together = Together.NEVER
+    why_not: str = ""
+
+
 def _side_by_side(
-    model: Any, caches: list[Any], costs: RowCosts, kv_bits: int
-) -> tuple[Layout | None, Way | None, str]:
-    """Return how rows are kept side by side and attended to, or why they aren't."""
+    caches: list[Any], costs: RowCosts, vocabulary: int, trial: Callable[[Layout, int], Trial]
+) -> _SideBySide:
     try:
         layers = kinds_of(caches)
     except UnknownKindError as problem:
-        return None, None, str(problem)
-    layout = _layout(layers, costs, by_rows=False)
-    way = _trial(model, layout, kv_bits).way()
+        return _SideBySide(why_not=str(problem))
+    layout = _layout(caches, layers, costs, by_rows=False)
+    way = trial(layout, vocabulary).way()
     if way is None:
-        return None, None, "rows side by side give other logits than each row alone"
-    return _layout(layers, costs, by_rows=way is Way.BY_ROWS), way, ""
+        return _SideBySide(why_not="rows side by side give other logits than each row alone")
+    layout = dataclasses.replace(layout, by_rows=way is Way.BY_ROWS)
+    return _SideBySide(layout, way, trial(layout, vocabulary).together())
 
 
-def _layer_share(layout: Layout | None, layers: int) -> float:
-    """Return the largest layer's share of all caches, as it is while it is copied or unpacked."""
-    kinds = [] if layout is None else [kind for layer in layout.layers for kind in layer]
-    grown = [kind for kind in kinds if isinstance(kind, KeysValues)]
-    if not grown:
+def _layer_share(layout: Layout | None, layers: int, context_tokens: int) -> float:
+    """Return the largest layer's share of all caches, as it is while it is copied or unpacked.
+
+    Of rows at their longest: there layers that keep everything are far larger than those with a window.
+    """
+    if layout is None:
         return 1 / layers
-    unpacked = [kind.heads * (kind.key_width + kind.value_width) * kind.dtype.size for kind in grown]
-    return max(unpacked) / sum(kind.bytes_per_token for kind in grown)
+    kinds = [kind for layer in layout.layers for kind in layer]
+    largest = max(_bytes_of(kind, context_tokens, unpacked=True) for kind in kinds)
+    return largest / max(1, sum(_bytes_of(kind, context_tokens, unpacked=False) for kind in kinds))
 
 
-def _layout(layers: list[list[Kind]], costs: RowCosts, *, by_rows: bool) -> Layout:
+def _bytes_of(kind: Kind, context_tokens: int, *, unpacked: bool) -> int:
+    if not isinstance(kind, KeysValues):
+        return kind.nbytes
+    plain = kind.heads * (kind.key_width + kind.value_width) * kind.dtype.size
+    return kind.slots(context_tokens) * (plain if unpacked else kind.bytes_per_token)
+
+
+def _layout(caches: list[Any], layers: list[list[Kind]], costs: RowCosts, *, by_rows: bool) -> Layout:
     place = PlaceCosts(
         costs.kv_bytes_per_token, costs.window_tokens, costs.window_bytes_per_token, PAD_TOKENS
     )
-    # A CPU unpacks faster than it multiplies by packed numbers.
-    packed = mx.default_device() == mx.gpu
-    return Layout(tuple(map(tuple, layers)), place, by_rows, packed)
-
-
-def _trial(model: Any, layout: Layout, kv_bits: int) -> Trial:
-    return Trial(model, lambda tokens: _new_caches(model, tokens, PAD_TOKENS, kv_bits), layout)
+    lists = frozenset(number for number, cache in enumerate(caches) if isinstance(cache, CacheList))
+    # Metal's kernels multiply by packed numbers, as mlx-lm has them do. On a CPU, and on CUDA, where it was
+    # measured, unpacking first is several times as fast.
+    packed = mx.metal.is_available() and mx.default_device() == mx.gpu
+    return Layout(tuple(map(tuple, layers)), place, by_rows, packed, lists)

@@ -23,12 +23,14 @@ class Layout:
     """What each layer of a model caches, what a place for it costs, and whether each row is a group.
 
     `packed` says that attention reads quantised keys and values as they are, and doesn't unpack them first.
+    `lists` are the layers that have a list of caches, be it of one.
     """
 
     layers: tuple[tuple[Kind, ...], ...]
     costs: PlaceCosts
     by_rows: bool = False
     packed: bool = False
+    lists: frozenset[int] = frozenset()
 
 
 class RowBatch:
@@ -50,7 +52,7 @@ class RowBatch:
         self._stacked_before: list[list[Any]] = []
         self._groups: list[Group] = []
         self._lengths: dict[Row, int] = {}
-        self._arranged_for: tuple[bool, int] = (True, -1)
+        self._made_room: int | None = None
         self.layers = self._layers()
 
     # --- membership ---------------------------------------------------------------------------------------
@@ -99,13 +101,22 @@ class RowBatch:
 
     # --- a step -------------------------------------------------------------------------------------------
 
+    def make_room(self, elsewhere_bytes: int) -> None:
+        """Waste less, if that is needed for so many bytes elsewhere; once, while nothing else changes."""
+        room_bytes = self.bytes_max - elsewhere_bytes
+        if self.nbytes > room_bytes and room_bytes != self._made_room:
+            self._arrange({}, elsewhere_bytes)
+            self._made_room = room_bytes
+
     def begin_step(self, elsewhere_bytes: int) -> None:
         """Set up what all layers share in the coming forward pass of one token a row.
 
         Where a group is full, or memory is short, groups change, and with them the order of rows.
         """
-        if self._is_full() or self.nbytes + elsewhere_bytes > self.bytes_max:
+        if self._is_full():
             self._arrange({}, elsewhere_bytes)
+        else:
+            self.make_room(elsewhere_bytes)
         lengths = [self._lengths[row] for row in self.rows]
         self.offsets = mx.array(lengths, dtype=mx.int32)
         self.views = self._views(lengths)
@@ -138,6 +149,7 @@ class RowBatch:
     # --- groups -------------------------------------------------------------------------------------------
 
     def _arrange(self, joining: dict[Row, Prefilled], elsewhere_bytes: int) -> None:
+        self._made_room = None
         state_bytes = len(self._lengths) * sum(kind.nbytes for kind in self._states)
         room_bytes = max(0, self.bytes_max - elsewhere_bytes - state_bytes)
         bound = Bound.within(self._layout.costs, self._lengths.values(), room_bytes)
@@ -199,14 +211,15 @@ class RowBatch:
     def _layers(self) -> list[Any]:
         """Return what the model sees, layer by layer."""
         leaves, states, layers = iter(range(len(self._leaves))), iter(self._stacked), []
-        for kinds in self._layout.layers:
+        for number, kinds in enumerate(self._layout.layers):
             parts: list[Any] = [
                 next(states)
                 if isinstance(kind, State)
                 else GroupedCache(self, next(leaves), kind, self._layout)
                 for kind in kinds
             ]
-            layers.append(parts[0] if len(parts) == 1 else LayerParts(parts))
+            is_list = len(parts) > 1 or number in self._layout.lists
+            layers.append(LayerParts(parts) if is_list else parts[0])
         return layers
 
     def _count(self) -> None:

@@ -26,6 +26,9 @@ class SoloRow:
         for row, prefilled in joining.items():
             self.rows, self.layers, self._length = (row,), prefilled.caches, prefilled.length
 
+    def make_room(self, elsewhere_bytes: int) -> None:
+        """Nothing is wasted."""
+
     def begin_step(self, elsewhere_bytes: int) -> None:  # noqa: ARG002 (RowCaches' signature)
         """Let caches that are full grow to the next multiple of a step."""
         grow_by(self.layers, TOKENS_STEP - self._length % TOKENS_STEP)

@@ -1,4 +1,4 @@
-"""Finds out by trying how a model's rows can decode side by side, and whether its prompts can be padded.
+"""Finds out by trying how a model's rows can decode side by side, and how its prompts prefill together.
 
 Whatever a family's code does with offsets, masks and caches: what agrees with each row alone, up to rounding,
 is used, and what doesn't isn't. So a family's claim to batch is true.
@@ -7,7 +7,8 @@ is used, and what doesn't isn't. So a family's claim to batch is true.
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from enum import Enum
+from typing import Any, Final, cast
 
 import mlx.core as mx
 
@@ -19,15 +20,42 @@ from worker.engine.row_caches import Prefilled
 
 # Two rows that share a group, one that stands alone, and one whose prompt is a single token.
 _PROMPTS: Final = ((3, 4, 5, 6, 7, 8, 9), (11, 12, 13), (3, 9), (5,))
+_SAME_LENGTH: Final = (12, 3, 10, 4, 11, 5, 9)
+# In float32. Where rounding is coarse it is measured: by how much a row differs from itself, cut otherwise.
 _AGREEMENT: Final = 1e-3
-_AGREEMENT_ROUNDED: Final = 0.25
+_ROUNDED_LEAST: Final = 0.03
+_ROUNDED_MOST: Final = 0.25
+_ROUNDED_FACTOR: Final = 4.0
 # So little room that the longest prompt has a group of its own.
 _PAD_TOKENS: Final = 4
 # What stands in slots that nobody may see: large, so that whoever looks at it is found out.
 _GARBAGE: Final = 30.0
-_REFUSALS: Final = (ValueError, TypeError, AttributeError, LookupError, RuntimeError, AssertionError)
+# Logits beyond this are no numbers but marks of what must not be drawn.
+_NUMBER_MAX: Final = 1e30
+_REFUSALS: Final = (
+    *(ValueError, TypeError, AttributeError, LookupError, RuntimeError),
+    *(AssertionError, ArithmeticError, NameError),
+)
+# Attention modules of which it is known that they don't look at how many slots a group has; a short prompt
+# wouldn't show it. Any other is called row by row.
+_SPLITS: Final = frozenset(
+    f"mlx_lm.models.{name}"
+    for name in (
+        *("bailing_moe_v3", "deepseek_v3", "deepseek_v32", "glm4_moe_lite"),
+        *("kimi_linear", "longcat_flash", "mistral4"),
+    )
+)
 
 NewCaches = Callable[[int], list[Any]]
+Ids = tuple[int, ...]
+
+
+class Together(Enum):
+    """Which prompts may be prefilled as one batch."""
+
+    PADDED = "of any lengths, padded on the right"
+    EQUAL = "of one length"
+    NEVER = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,91 +65,133 @@ class Trial:
     model: Any
     new_caches: NewCaches
     layout: Layout
-
-    def _batch(self, *, by_rows: bool = False) -> RowBatch:
-        costs = dataclasses.replace(self.layout.costs, pad_tokens=_PAD_TOKENS)
-        return RowBatch(Layout(self.layout.layers, costs, by_rows, self.layout.packed), bytes_max=0)
+    vocabulary: int
+    on_progress: Callable[[], None]
 
     def way(self) -> Way | None:
         """Put the first way in place that agrees, and return it; None if none does."""
         restore(self.model)
-        alone = mx.stack([self._alone(ids) for ids in _PROMPTS])  # before anything is changed
+        prompts = [self._ids(ids) for ids in _PROMPTS]
+        alone = [self._alone(ids) for ids in prompts]  # before anything is changed
         hooks = Hooks()
         for way in Way:
-            self._put_in_place(hooks, way)
-            if self._agrees(way, alone):
-                return way
+            self.on_progress()
+            try:
+                if self._put_in_place(hooks, way) and self._agrees(way, prompts, alone):
+                    return way
+            except _REFUSALS:
+                pass  # what a family can't do is what is to be found out here
             hooks.remove()
         return None
 
-    def pads_prompts(self) -> bool:
-        """Whether prompts of different lengths can be prefilled as one batch, padded on the right."""
-        one, other = _PROMPTS[0], _PROMPTS[1]
-        alone = [self._alone(ids) for ids in (one, other)]
-        caches = self.new_caches(len(one))
-        ids = [one[:-1], other[:-1] + (0,) * (len(one) - len(other))]
-        try:
-            prefill_together(self.model, caches, ids, [len(one) - 1, len(other) - 1])
-            batch = self._batch(by_rows=self.layout.by_rows)
-            rows: dict[Row, Prefilled] = {
-                ids: Prefilled(caches, row, len(ids) - 1, padded=True, is_last_use=False)
-                for row, ids in enumerate((one, other))
-            }
-            batch.change((), rows, 0)
-            return self._close(self._together(batch), mx.stack(alone))
-        except _REFUSALS:
-            return False
+    def together(self) -> Together:
+        """Return which prompts may be prefilled as one batch."""
+        for together, ids in ((Together.PADDED, _PROMPTS[1]), (Together.EQUAL, _SAME_LENGTH)):
+            self.on_progress()
+            try:
+                if self._prefills([self._ids(_PROMPTS[0]), self._ids(ids)]):
+                    return together
+            except _REFUSALS:
+                continue  # likewise
+        return Together.NEVER
 
-    def _put_in_place(self, hooks: Hooks, way: Way) -> None:
+    def _ids(self, ids: Ids) -> Ids:
+        return tuple(token % self.vocabulary for token in ids)
+
+    def _batch(self, *, by_rows: bool) -> RowBatch:
+        costs = dataclasses.replace(self.layout.costs, pad_tokens=_PAD_TOKENS)
+        return RowBatch(dataclasses.replace(self.layout, costs=costs, by_rows=by_rows), bytes_max=0)
+
+    def _put_in_place(self, hooks: Hooks, way: Way) -> bool:
+        """Change the model's modules; False where this way isn't for them."""
         if way is Way.HOOKED:
             hooks.hook(hookable(self.model))
-        else:
-            caches = self.new_caches(len(_PROMPTS[0]))
-            hooks.split(callers(caches, lambda: self._run(_PROMPTS[0], caches)))
+            return True
+        ids = self._ids(_PROMPTS[0])
+        caches = self.new_caches(len(ids))
+        modules = callers(caches, lambda: self._run(ids, caches))
+        hooks.split(modules)
+        names = {module.__class__.__mro__[1].__module__ for module in modules}
+        return way is Way.BY_ROWS or names <= _SPLITS
 
-    def _agrees(self, way: Way, alone: mx.array) -> bool:
+    def _agrees(self, way: Way, prompts: list[Ids], alone: list[mx.array]) -> bool:
         batch = self._batch(by_rows=way is Way.BY_ROWS)
         joining: dict[Row, Prefilled] = {}
-        for ids in _PROMPTS:
+        for row, ids in enumerate(prompts):
             caches = self.new_caches(len(ids))
             self._run(ids[:-1], caches)
-            joining[ids] = Prefilled(caches, 0, len(ids) - 1)
-        try:
-            batch.change((), joining, 0)
-            batch.spoil_unused(_GARBAGE)
-            return self._close(self._together(batch), alone)
-        except _REFUSALS:
-            return False
+            joining[row] = Prefilled(caches, 0, len(ids) - 1)
+        batch.change((), joining, 0)
+        batch.spoil_unused(_GARBAGE)
+        return self._close(self._next_logits(batch, prompts), mx.stack(alone))
 
-    def _alone(self, ids: Sequence[int]) -> mx.array:
-        """Return the logits of a prompt's last token, float32 (vocabulary,), as the row alone has them."""
+    def _prefills(self, prompts: list[Ids]) -> bool:
+        longest = max(len(ids) - 1 for ids in prompts)
+        caches = self.new_caches(longest)
+        padded = [ids[:-1] + ids[:1] * (longest + 1 - len(ids)) for ids in prompts]
+        prefill_together(self.model, caches, padded, [len(ids) - 1 for ids in prompts])
+        batch = self._batch(by_rows=self.layout.by_rows)
+        rows: dict[Row, Prefilled] = {
+            row: Prefilled(caches, row, len(ids) - 1, padded=True, is_last_use=False)
+            for row, ids in enumerate(prompts)
+        }
+        batch.change((), rows, 0)
+        alone = mx.stack([self._alone(ids) for ids in prompts])
+        return self._close(self._next_logits(batch, prompts), alone)
+
+    def _alone(self, ids: Ids, *, in_pieces: bool = False) -> mx.array:
+        """Return the logits of a prompt's last token, (vocabulary,), as the row alone has them."""
         caches = self.new_caches(len(ids))
-        self._run(ids[:-1], caches)
+        pieces = [(token,) for token in ids[:-1]] if in_pieces else [ids[:-1]]
+        for piece in pieces:
+            self._run(piece, caches)
         logits: mx.array = self.model(mx.array([ids[-1:]]), cache=caches)[0, -1]
         mx.eval(logits)
         return logits
 
-    def _together(self, batch: RowBatch) -> mx.array:
-        """Return the logits of the rows' last tokens, (rows, vocabulary), in the order of _PROMPTS."""
+    def _next_logits(self, batch: RowBatch, prompts: list[Ids]) -> mx.array:
+        """Return the logits of the prompts' last tokens, (rows, vocabulary); rows are named by number."""
         batch.begin_step(0)
-        inputs = mx.array([ids[-1:] for ids in batch.rows])  # type: ignore[index]  # the rows are prompts here
+        order = [batch.rows.index(row) for row in range(len(prompts))]
+        inputs = mx.array([prompts[order.index(place)][-1:] for place in range(len(prompts))])
         logits: mx.array = self.model(inputs, cache=batch.layers)[:, -1]
-        order = [batch.rows.index(ids) for ids in _PROMPTS if ids in batch.rows]
         return logits[mx.array(order)]
 
     def _close(self, one: mx.array, other: mx.array) -> bool:
-        """Whether logits are the same but for rounding, which is coarse in any type but float32."""
+        """Whether logits are the same but for rounding."""
         kinds = [kind for layer in self.layout.layers for kind in layer if isinstance(kind, KeysValues)]
         is_fine = all(kind.dtype == mx.float32 and not kind.bits for kind in kinds)
-        allowed = _AGREEMENT if is_fine and one.dtype == mx.float32 else _AGREEMENT_ROUNDED
-        one, other = one.astype(mx.float32), other.astype(mx.float32)
-        difference = mx.linalg.norm(one - other, axis=-1) / mx.maximum(mx.linalg.norm(other, axis=-1), 1e-6)
-        return bool((difference <= allowed).all().item())
+        allowed = _AGREEMENT
+        if not is_fine or one.dtype != mx.float32:
+            ids = self._ids(_PROMPTS[0])
+            noise = _distance(self._alone(ids)[None], self._alone(ids, in_pieces=True)[None])
+            allowed = min(_ROUNDED_MOST, max(_ROUNDED_LEAST, _ROUNDED_FACTOR * noise))
+        return _distance(one, other) <= allowed
 
     def _run(self, ids: Sequence[int], caches: list[Any]) -> None:
         if ids:
             self.model(mx.array([ids]), cache=caches)
             mx.eval([cache.state for cache in caches])
+
+
+def _distance(one: mx.array, other: mx.array) -> float:
+    """Return the largest relative distance of two rows of logits, (rows, vocabulary).
+
+    What all tokens of a row have in common changes no draw, and would only make differences look small.
+    """
+    one, other = one.astype(mx.float32), other.astype(mx.float32)
+    usable = mx.abs(other) < _NUMBER_MAX
+    if not bool(((mx.abs(one) < _NUMBER_MAX) == usable).all().item()):
+        return float("inf")
+    one, other = _centred(one, usable), _centred(other, usable)
+    apart = mx.linalg.norm(one - other, axis=-1) / mx.maximum(mx.linalg.norm(other, axis=-1), 1e-6)
+    return float(cast("float", apart.max().item()))
+
+
+def _centred(logits: mx.array, usable: mx.array) -> mx.array:
+    kept = mx.where(usable, logits, 0.0)
+    mean = kept.sum(axis=-1, keepdims=True) / mx.maximum(usable.sum(axis=-1, keepdims=True), 1)
+    return mx.where(usable, kept - mean, 0.0)
 
 
 def prefill_together(model: Any, caches: list[Any], ids: list[Any], lengths: list[int]) -> None:

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from shared.limits import TOP_LOGPROBS_MAX
 from shared.sampling import LogitBias, Sampling
-from worker.engine.row_kinds import sampler_bytes
+from worker.engine.row_kinds import history_bytes, sampler_bytes
 from worker.plan import CHUNK_TOKENS_MAX, CHUNK_TOKENS_MIN, ChunkBound
 
 # For what a pass takes more than the one that was probed: an allocator's rounding, a device's running ahead.
@@ -192,7 +192,9 @@ def reserve(working_set: WorkingSet, demand: Demand, free_bytes: int) -> Reserve
     step_bytes = _with_margin(working_set, demand.slots, demand.context_tokens)
     pass_bytes = max(chunk_bytes, min(step_bytes, int(_CHUNK_SHARE * free_bytes)))
     draw_bytes = demand.slots * sampler_bytes([_DEAREST], demand.vocabulary)
-    passes_bytes = max(pass_bytes + logits_bytes, draw_bytes)
+    # Histories of the step that was read and of the one before it live on while a chunk runs.
+    kept_bytes = logits_bytes + 2 * demand.slots * history_bytes(_DEAREST, demand.vocabulary)
+    passes_bytes = max(pass_bytes + kept_bytes, draw_bytes)
     layer_bytes = int(max(0, free_bytes - passes_bytes) * demand.layer_share / (1 + demand.layer_share))
     return Reserve(passes_bytes + layer_bytes, bound(working_set, demand.context_tokens, chunk_bytes))
 
