@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.served.client import together
-from tests.served.gateway import running
+from tests.served.gateway import running, wait_until
 from tests.served.test_deaths import BODIES, TOKENS
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
@@ -70,4 +70,4 @@ def test_a_gateway_that_is_stopped_finishes_what_runs_and_leaves_nothing_behind(
     assert [each.text for each in said] == undisturbed
     assert all(each.done for each in said)
     assert "is gone" in words
-    assert ours.processes() == []
+    wait_until(lambda: not ours.processes(), "the last process ends")

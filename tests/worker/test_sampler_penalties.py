@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from shared.limits import LOGIT_BIASES_MAX
 from shared.sampling import LogitBias, Sampling, noise_key
 from tests.worker.exact_sampling import changed, drawn, is_close_call
 from tests.worker.sampled_rows import Batch, batches, exactly, parts
@@ -188,9 +189,11 @@ FLAT: Final = np.linspace(0, 0.1, 2000, dtype=np.float32)
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_row_that_is_drawn_again_keeps_its_bias_and_penalties(seed: int) -> None:
-    """Without them it would draw a token of the upper half, which they make as good as impossible."""
+    """Without them it would often draw a token that they make as good as impossible."""
     sunk = tuple(LogitBias(token, -100.0) for token in range(1000, 2000))
-    row = Sampling(top_p=0.99, logit_bias=sunk[:500], presence_penalty=2.0, repetition_penalty=2.0)
+    row = Sampling(
+        top_p=0.99, logit_bias=sunk[:LOGIT_BIASES_MAX], presence_penalty=2.0, repetition_penalty=2.0
+    )
     text = Ids(tuple(range(1500, 2000)), 500)
     sampler = BatchSampler([row, Sampling(), row], 2000)
     logits, noise = mx.array(np.stack([FLAT] * 3)), [noise_key(seed, i, 0) for i in range(3)]
