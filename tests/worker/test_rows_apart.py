@@ -1,5 +1,7 @@
 """What a row holds, be it no number at all, is nothing to its neighbours; and prompts find their room."""
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -92,20 +94,25 @@ def test_prompts_that_are_prefilled_together_are_padded_with_tokens_of_their_own
     assert sorted(seen) == [[3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12], list(range(20, 31))]
 
 
+def held_after_prefills(bench: Workbench) -> list[int]:
+    """Return a list that gets the bytes of all caches after each turn's prefill."""
+    prefill, held = bench.engine.prefill, list[int]()
+
+    def watched(chunks: Any) -> float:
+        elapsed_ms = prefill(chunks)
+        held.append(bench.engine.kv_bytes)
+        return elapsed_ms
+
+    vars(bench.engine)["prefill"] = watched
+    return held
+
+
 def test_prompts_longer_than_a_window_are_prefilled_alone_and_hold_no_more_than_it() -> None:
     loaded = tiny("gemma3_text")
     bench = Workbench(loaded, slots=4, quantum_ms=10_000)
     for name in "abcd":
         bench.submit(name, [3 + place % 90 for place in range(400)], 3)
-    prefill = bench.engine.prefill
-    held: list[int] = []
-
-    def measured(chunks):
-        elapsed_ms = prefill(chunks)
-        held.append(bench.engine.kv_bytes)
-        return elapsed_ms
-
-    bench.engine.prefill = measured  # type: ignore[method-assign]  # looked at in between
+    held = held_after_prefills(bench)
     bench.run()
     assert max(held) <= loaded.facts.batch_bytes([400] * 4)
 
@@ -123,14 +130,6 @@ def test_prompts_that_begin_find_room_beside_a_batch_that_wastes_some() -> None:
         bench.turn()
     for row, length in enumerate(coming):
         bench.submit(f"c{row}", [5 + place % 90 for place in range(length)], 3)
-    prefill = bench.engine.prefill
-    held: list[int] = []
-
-    def measured(chunks):
-        elapsed_ms = prefill(chunks)
-        held.append(bench.engine.kv_bytes)
-        return elapsed_ms
-
-    bench.engine.prefill = measured  # type: ignore[method-assign]  # looked at in between
+    held = held_after_prefills(bench)
     bench.run()
     assert max(held) <= budget
