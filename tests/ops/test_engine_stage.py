@@ -6,8 +6,8 @@ import pytest
 
 from ops.engine.side import Request, Token, held_bytes
 from ops.engine.stage import NotReached, Stage, gaps_ms, tokens_between
-from shared.model_facts import ModelFacts
 from shared.sampling import Sampling
+from tests.proxy.small_worlds import facts
 
 TIMES = {"a": [1.0, 1.5, 2.5], "b": [1.5, 2.0, 2.5]}
 
@@ -77,22 +77,15 @@ def test_a_side_that_never_answers_is_given_up():
 
 
 def test_what_rows_hold_has_no_padding_and_of_a_window_no_more_than_it():
-    facts = ModelFacts(
-        fingerprint="f",
-        family="f",
-        context_tokens=100,
-        vocabulary=10,
-        weights_bytes=1,
+    model = facts(
         kv_bytes_per_token=10,
         kv_pad_tokens=64,
         window_tokens=4,
         window_bytes_per_token=100,
         fixed_bytes_per_row=1000,
-        batches=True,
-        why_not="",
     )
     long, short = 10 * 300 + 400 + 1000, 10 * 256 + 400 + 1000
-    assert held_bytes(facts, [300]) == long
-    assert [held_bytes(facts, [tokens]) for tokens in (1, 255, 256)] == [short] * 3
-    assert held_bytes(facts, [300, 5, 300]) == 2 * long + short
-    assert held_bytes(replace(facts, window_tokens=280), [300, 5]) == long + short + (276 + 252) * 100
+    assert held_bytes(model, [300]) == long
+    assert [held_bytes(model, [tokens]) for tokens in (1, 255, 256)] == [short] * 3
+    assert held_bytes(model, [300, 5, 300]) == 2 * long + short
+    assert held_bytes(replace(model, window_tokens=280), [300, 5]) == long + short + (276 + 252) * 100

@@ -13,24 +13,11 @@ from ops.engine.contest import Values, contest
 from ops.engine.side import Contestant, Request, Token
 from ops.engine.works import MANY, SCALES, WORKS, Measured, Setting
 from ops.load.progress import Progress
-from shared.model_facts import ModelFacts
+from tests.proxy.small_worlds import facts
 
 SCALE = SCALES["small"]
 SETTING = Setting(SCALE, vocabulary=50, quantum_ms=250.0)
-FACTS = ModelFacts(
-    fingerprint="f",
-    family="f",
-    context_tokens=1000,
-    vocabulary=50,
-    weights_bytes=1,
-    kv_bytes_per_token=10,
-    kv_pad_tokens=64,
-    window_tokens=0,
-    window_bytes_per_token=0,
-    fixed_bytes_per_row=0,
-    batches=True,
-    why_not="",
-)
+FACTS = facts(context_tokens=1000, vocabulary=50, kv_bytes_per_token=10, kv_pad_tokens=64)
 
 
 class Clockwork:
