@@ -7,7 +7,7 @@ PYTHON = $(shell for name in python3 python3.14 python3.13 python3.12 python3.11
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo check test figures engine simulate load chaos clean
+.PHONY: help setup run demo check test figures engine prefixes simulate load chaos clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ figures: setup  ## measure throughput, time to first token and the way back from
 
 engine: setup  ## set the engine beside mlx-lm's BatchGenerator in one process (WORKS="mixed …")
 	$(BIN)/python -m ops.engine $(WORKS)
+
+prefixes: setup  ## measure what kept and shared beginnings of prompts save: a quarter of an hour (WORKS="ttft …")
+	$(BIN)/python -m ops.prefixes $(WORKS)
 
 simulate: setup  ## run admission and scheduler against a model of costs, and print the table (SEED=…)
 	$(BIN)/python -m tests.simulation --seed $(or $(SEED),1)

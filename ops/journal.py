@@ -14,7 +14,8 @@ from rich.text import Text
 from ops.foreground_lock import is_held
 from shared.config import Settings
 from shared.errors import SettingsError
-from shared.messages import DeathCause, ManifestRow, MemoryReading
+from shared.messages import DeathCause, ManifestRow
+from shared.readings import MemoryReading
 from shared.run_folder import RunFolder
 from worker.journal import Life, folder_of, read_lives
 

@@ -40,6 +40,13 @@ ContextTokens = Annotated[
     int | None, typer.Option(metavar="COUNT", help="Longest prompt and answer together.")
 ]
 MaxTokens = Annotated[int | None, typer.Option(metavar="COUNT", help="Longest answer.")]
+PrivatePrefixes = Annotated[
+    bool,
+    typer.Option(
+        "--private-prefixes",
+        help="Share beginnings of prompts with no other key, so that none learns by timing what it asks.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 app = typer.Typer(name="keys", help="API keys: make, list, revoke.", no_args_is_help=True)
@@ -57,6 +64,7 @@ def add(
     models: Models = None,
     context_tokens: ContextTokens = None,
     max_tokens: MaxTokens = None,
+    private_prefixes: PrivatePrefixes = False,
     config: Config = None,
 ) -> None:
     """Make a key and print it, this once: only its hash is kept."""
@@ -69,6 +77,7 @@ def add(
         "models": tuple(models) if models else None,
         "context_tokens": context_tokens,
         "max_tokens": max_tokens,
+        "private_prefixes": private_prefixes or None,
     }
     with plain_errors():
         from proxy.keys import refuse_unknown_lane  # noqa: PLC0415 (--help must not wait for it)
@@ -165,3 +174,5 @@ def _bounds(record: "KeyRecord") -> Iterator[str]:
     ):
         if value is not None:
             yield f"{value} {words}"
+    if record.private_prefixes:
+        yield "beginnings of prompts of its own"

@@ -57,7 +57,8 @@ class LiveSequence:
     lost it. `park_pinged` is the same of a park that is under way, and None while there is none: with a
     worker that has seen a later one, the park or its answer got lost. `ran_on` is the epoch it was submitted
     to last, None once its end there is settled. `lost_at` is when a worker's end took its row, until its next
-    token.
+    token. `cached_tokens` of its prompt were there already when it was first begun; None until that is told.
+    `names` are those of its prompt's blocks.
     """
 
     name: str
@@ -76,6 +77,8 @@ class LiveSequence:
     park_pinged: int | None = None
     ran_on: int | None = None
     lost_at: float | None = None
+    cached_tokens: int | None = None
+    names: tuple[int, ...] = ()
 
     @property
     def full(self) -> bool:

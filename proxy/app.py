@@ -94,7 +94,7 @@ class Proxy:
             settings, KeyFile(settings.home_folder / KEY_FILE_NAME), context, reading, log
         )
         self.link = WorkerLink(channel, folder.fingerprint, clock, log)
-        self.measurer = Measurer(text_model, folder, settings.proxy)
+        self.measurer = Measurer(text_model, folder, settings.proxy, lambda: self.dispatcher.facts)
         self.quarantine = Quarantine.of(settings, log)
         self.dispatcher = Dispatcher(
             self.link,

@@ -20,7 +20,10 @@ _NAME_CHARS_SHOWN: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and within which bounds; None doesn't bind. `key_id` is empty for whoever needs no key."""
+    """Who asks, and within which bounds; None doesn't bind. `key_id` is empty for whoever needs no key.
+
+    `private_prefixes` says that beginnings of prompts are shared with nobody else.
+    """
 
     key_id: str
     name: str
@@ -32,6 +35,12 @@ class Caller:
     models: tuple[str, ...] | None = None
     context_tokens: int | None = None
     max_tokens: int | None = None
+    private_prefixes: bool = False
+
+    @property
+    def salt(self) -> str:
+        """What keeps the beginnings of this caller's prompts apart from others'; those of "" are shared."""
+        return self.key_id if self.private_prefixes else ""
 
 
 ANONYMOUS: Final = Caller("", "anonymous")
@@ -49,10 +58,13 @@ _NOBODY: Final = _Known(ANONYMOUS, secrets.token_bytes(16), secrets.token_bytes(
 
 
 class KeyRing:
-    """The keys of one reading of the key file. Without any, the gateway is open to whoever reaches it."""
+    """The keys of one reading of the key file. Without any, the gateway is open to whoever reaches it.
 
-    def __init__(self, records: Sequence[KeyRecord]) -> None:
-        self._known = {record.id: _known(record) for record in records}
+    `private_prefixes` is that field of every key, whatever its record says.
+    """
+
+    def __init__(self, records: Sequence[KeyRecord], *, private_prefixes: bool = False) -> None:
+        self._known = {record.id: _known(record, private_prefixes) for record in records}
 
     @property
     def is_open(self) -> bool:
@@ -84,7 +96,7 @@ class KeyRing:
         return known.caller
 
 
-def _known(record: KeyRecord) -> _Known:
+def _known(record: KeyRecord, private_prefixes: bool) -> _Known:
     caller = Caller(
         key_id=record.id,
         name=record.name,
@@ -96,6 +108,7 @@ def _known(record: KeyRecord) -> _Known:
         models=record.models,
         context_tokens=record.context_tokens,
         max_tokens=record.max_tokens,
+        private_prefixes=record.private_prefixes or private_prefixes,
     )
     return _Known(caller, bytes.fromhex(record.salt), bytes.fromhex(record.digest))
 

@@ -37,10 +37,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a request: each prompt counts once, every choice's tokens count."""
+    """Tokens of a request: each prompt counts once, every choice's tokens count.
+
+    `cached_tokens` are those of the prompts' tokens that were there already.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,4 +165,5 @@ def _usage(usage: Usage) -> Body:
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }

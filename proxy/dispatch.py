@@ -32,11 +32,13 @@ from shared.messages import (
     Finished,
     Hello,
     Parked,
+    Prefixes,
     Progress,
     Step,
     Submit,
 )
 from shared.metrics import Metrics
+from shared.model_facts import ModelFacts
 
 _DRAIN_RETRY_S: Final = 5.0
 
@@ -145,6 +147,12 @@ class Dispatcher:
         return self._admission
 
     @property
+    def facts(self) -> ModelFacts | None:
+        """The last worker's facts, None before the first."""
+        ledger = self._admission.state.ledger
+        return ledger.facts if ledger else None
+
+    @property
     def _restart_s(self) -> float:
         return self._admission.state.restarts.restart_s
 
@@ -203,14 +211,19 @@ class Dispatcher:
                     sequence.lost_at = None
                 sequence.events.put_nowait(TokenCame(sequence.answer, row.token, logprobs.get(place)))
                 came.append(row.sequence)
-        shares = [
-            Share(share.sequence, share.tokens, share.gpu_ms)
-            for share in step.prefills
-            if self._live.current(share.sequence, share.attempt) is not None
-        ]
+        shares = [*self._shares(step)]
         self._admission.stepped(came, step.step_ms, step.row_ms, shares, self._clock.now())
         self._recover(lost, "tokens were lost on the wire")
         self.tick()
+
+    def _shares(self, step: Step) -> Iterator[Share]:
+        """Yield what was prefilled of what runs. The client is told what its first share found there."""
+        for share in step.prefills:
+            sequence = self._live.current(share.sequence, share.attempt)
+            if sequence is not None:
+                if sequence.cached_tokens is None:
+                    sequence.cached_tokens = share.cached
+                yield Share(share.sequence, share.tokens, share.gpu_ms, share.cached)
 
     def finished(self, finished: Finished) -> None:
         sequence = self._live.current(finished.sequence, finished.attempt)
@@ -259,6 +272,10 @@ class Dispatcher:
         self._watch_memory(progress)
         self._admission.squeezed(progress.budget_bytes)
         self.tick()
+
+    def keeps(self, news: Prefixes) -> None:
+        """Pass on what the worker keeps of prompts: what needn't be computed again starts earlier."""
+        self._admission.keeps(news.added, news.gone)
 
     def _end_park(self, sequence: LiveSequence) -> None:
         """Queue an answer again whose row is given up, by the worker's word or without; a full one ends."""
@@ -331,6 +348,7 @@ class Dispatcher:
                 sampling=sequence.sampling,
                 rank=lane.rank,
                 quantum_ms=lane.settings.prefill_quantum_ms * self._admission.caution.quantum_share,
+                salt=admitted.measured.ticket.salt,
             )
         )
 

@@ -22,6 +22,7 @@ _PREDICATES: Final[Mapping[str, str]] = {
     "missing": "is required",
     "string_type": "must be a string",
     "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
     "int_type": "must be an integer",
     "float_type": "must be a number",
     "finite_number": "must be a finite number",

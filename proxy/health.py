@@ -1,10 +1,12 @@
 """Does the gateway live, can it have a request answered now, and what has it been doing."""
 
+from dataclasses import asdict
 from typing import Any, get_args
 
 from aiohttp import web
 
 from proxy.dispatch import Dispatcher
+from proxy.prompt_use import PromptUse
 from proxy.worker_link import WorkerLink
 from shared.clock import Clock
 from shared.messages import Breaker
@@ -19,6 +21,14 @@ class Health:
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._clock = clock
+        self._prompts = PromptUse()
+
+    def prompted(self, lane: str, use: PromptUse) -> None:
+        """Count what a request's prompts took, once it has ended; one that never began took nothing."""
+        self._prompts += use
+        if use.tokens:
+            self._metrics.prompt_tokens.labels(lane).inc(use.tokens)
+            self._metrics.cached_tokens.labels(lane).inc(use.cached)
 
     async def live(self, _request: web.Request) -> web.Response:
         """Return 200 as long as this process turns its loop."""
@@ -36,6 +46,8 @@ class Health:
             "queued": self._dispatcher.admission.queued,
             "reserved_bytes": self._dispatcher.admission.reserved_bytes,
             "resumed": self._dispatcher.resumed,
+            "prompt_tokens": self._prompts.tokens,
+            "cached_tokens": self._prompts.cached,
             "suspects": len(self._dispatcher.admission.state.trials.waiting),
             "quarantined": len(self._dispatcher.quarantine),
             "lanes": self._lanes(),
@@ -54,6 +66,7 @@ class Health:
         self._metrics.held_bytes.set(progress.kv_bytes if progress else 0)
         self._metrics.budget_bytes.set(admission.state.ledger.budget_bytes if admission.state.ledger else 0)
         self._metrics.footprint_bytes.set(progress.memory.footprint_bytes if progress else 0)
+        self._metrics.keeps(progress.prefixes if progress else None)
         care = self._link.state.care
         self._metrics.rung.set(care.rung)
         for state in get_args(Breaker):
@@ -89,6 +102,7 @@ class Health:
             "active_bytes": progress.memory.active_bytes if progress else None,
             "kv_bytes": progress.kv_bytes if progress else None,
             "footprint_bytes": progress.memory.footprint_bytes if progress else None,
+            "prefixes": asdict(progress.prefixes) if progress else None,
             "starts_in_s": self._starts_in_s(),
             "deaths": state.deaths,
             "last_death": state.last_cause,

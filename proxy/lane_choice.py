@@ -39,6 +39,7 @@ class LaneChoice:
             self._context(caller, lane),
             _max_tokens(caller, lane),
             min(lane.deadline_s, wished_deadline_s(headers)),
+            caller.salt,
         )
 
     def _asked(self, tier: str | None, headers: Mapping[str, str]) -> int:

@@ -164,7 +164,10 @@ def sequences_of(measured: Measured, prefix: str, events: asyncio.Queue[Event]) 
         for choice, sampling in enumerate(samplings):
             answer = prompt * parsed.choices + choice
             asks = measured.fingerprints[prompt]
-            yield LiveSequence(f"{prefix}/{answer}", answer, ids, max_tokens, sampling, events, asks)
+            sequence = LiveSequence(f"{prefix}/{answer}", answer, ids, max_tokens, sampling, events, asks)
+            if measured.names:
+                sequence.names = measured.names[prompt]
+            yield sequence
 
 
 def newcomer_of(sequence: LiveSequence, ticket: Ticket) -> Newcomer:
@@ -177,4 +180,5 @@ def newcomer_of(sequence: LiveSequence, ticket: Ticket) -> Newcomer:
         max_tokens=sequence.max_tokens,
         deadline_s=ticket.deadline_s,
         fingerprint=sequence.fingerprint,
+        names=sequence.names,
     )

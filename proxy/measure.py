@@ -1,6 +1,7 @@
 """Parsed to Measured: tokenises in threads of its own, and refuses what exceeds the request's bounds."""
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -11,7 +12,9 @@ from proxy.text_model import TextModel
 from shared.config import ProxySettings
 from shared.errors import ContextTooLong, InvalidRequest
 from shared.limits import MIB
+from shared.model_facts import ModelFacts
 from shared.model_folder import ModelFolder
+from shared.prefix_chain import keys_of, name_of, root_key
 
 # Far above any real text (about 4). Vocabularies have longer words, but those are runs of spaces or dashes,
 # and a text of nothing else is no prompt.
@@ -21,10 +24,21 @@ _WHOLE_SHARE: Final = 4
 
 
 class Measurer:
-    """Counts tokens off the event loop. The tokenizer lets go of the interpreter lock while it works."""
+    """Counts tokens off the event loop. The tokenizer lets go of the interpreter lock while it works.
 
-    def __init__(self, text_model: TextModel, folder: ModelFolder, settings: ProxySettings) -> None:
+    `facts` returns the last worker's, None before the first: by them the blocks of a prompt get the names
+    that the worker gives them. It is called in any thread.
+    """
+
+    def __init__(
+        self,
+        text_model: TextModel,
+        folder: ModelFolder,
+        settings: ProxySettings,
+        facts: Callable[[], ModelFacts | None] = lambda: None,
+    ) -> None:
         self._text_model = text_model
+        self._facts = facts
         self._vocabulary = folder.vocabulary
         self._whole_bytes_max = settings.undelivered_mb * MIB // _WHOLE_SHARE
         self._threads = ThreadPoolExecutor(settings.tokenizer_threads, thread_name_prefix="tokenizer")
@@ -49,7 +63,16 @@ class Measurer:
             for ids, prompt in zip(prompt_ids, parsed.prompts, strict=True)
         )
         self._check_whole(parsed, parsed.choices * sum(caps))
-        return Measured(parsed, ticket, prompt_ids, caps, fingerprints(prompt_ids, caps, parsed.sampling))
+        prints = fingerprints(prompt_ids, caps, parsed.sampling)
+        return Measured(parsed, ticket, prompt_ids, caps, prints, self._names(prompt_ids, ticket.salt))
+
+    def _names(self, prompts: tuple[tuple[int, ...], ...], salt: str) -> tuple[tuple[int, ...], ...]:
+        """Return the names of each prompt's whole blocks; of a model that can't use them again, none."""
+        facts = self._facts()
+        if facts is None or facts.reuse == "none":
+            return ()
+        root = root_key(facts.fingerprint, facts.kv_bits, salt=salt)
+        return tuple(tuple(map(name_of, keys_of(root, ids))) for ids in prompts)
 
     def _ids(self, prompt: Prompt) -> tuple[int, ...]:
         match prompt:

@@ -4,7 +4,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -44,12 +44,20 @@ def request_boundary(
                 lane=notes.served_by or None,
                 status=status,
                 ms=ms,
+                **_extras(notes),
             )
         if not response.prepared:
             response.headers.update(notes.headers())
         return response
 
     return boundary
+
+
+def _extras(notes: Notes) -> dict[str, Any]:
+    """Return what only some requests' lines say: what prompts took, and what they belong to."""
+    prompts = notes.prompts
+    tokens = {"prompt_tokens": prompts.tokens, "cached_tokens": prompts.cached} if prompts.tokens else {}
+    return tokens | ({"session": notes.session} if notes.session else {})
 
 
 async def _answered(

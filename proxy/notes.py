@@ -7,6 +7,7 @@ from typing import Final
 from aiohttp import web
 
 from proxy.admitted import Admitted
+from proxy.prompt_use import PromptUse, prompt_use
 
 
 @dataclass(slots=True)
@@ -15,6 +16,7 @@ class Notes:
 
     `rate_headers` returns the x-ratelimit-… headers as of now; `extra_headers` are what this one response has
     besides. `backlog_bytes` returns, roughly, what waits to be written to a client that doesn't take it.
+    `session` marks requests that belong together, as their client says.
     """
 
     request_id: str
@@ -23,11 +25,17 @@ class Notes:
     rate_headers: Callable[[], dict[str, str]] = dict
     extra_headers: dict[str, str] = field(default_factory=dict)
     backlog_bytes: Callable[[], int] = int
+    session: str = ""
 
     @property
     def served_by(self) -> str:
         """Return the lane that serves the request or would have; "" while that isn't known."""
         return self.admitted.lane if self.admitted else self.lane
+
+    @property
+    def prompts(self) -> PromptUse:
+        """Return what the request's prompts took so far."""
+        return prompt_use(self.admitted) if self.admitted else PromptUse()
 
     def headers(self) -> dict[str, str]:
         """Return the headers that every response has, refusals too."""

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, FailFast, Field, PlainValidator, model_val
 from proxy.fields import Fields, check, problem
 from proxy.json_body import read_object
 from proxy.request import ChatPrompt, Endpoint, IdsPrompt, Parsed, Prompt, TextPrompt
+from proxy.session import CACHE_KEY_CHARS_MAX
 from shared.errors import InvalidRequest
 from shared.limits import (
     CHOICES_MAX,
@@ -40,7 +41,6 @@ HARMLESS: Final = frozenset(
     {
         "metadata",
         "parallel_tool_calls",
-        "prompt_cache_key",
         "prompt_cache_retention",
         "safety_identifier",
         "store",
@@ -117,6 +117,7 @@ def _parsed(
         stream=fields.stream,
         include_usage=fields.stream_options is not None and fields.stream_options.include_usage,
         service_tier=fields.service_tier,
+        prompt_cache_key=fields.prompt_cache_key,
     )
 
 
@@ -257,6 +258,7 @@ class _Body(Fields):
     stream: bool = False
     stream_options: _StreamOptions | None = None
     service_tier: str | None = None
+    prompt_cache_key: str = Field("", max_length=CACHE_KEY_CHARS_MAX)
 
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> Self:

@@ -24,7 +24,14 @@ class Policy:
     keys: KeyRing
 
     @classmethod
-    def of(cls, settings: Settings, records: Sequence[KeyRecord], context_tokens: int) -> "Policy":
+    def of(
+        cls,
+        settings: Settings,
+        records: Sequence[KeyRecord],
+        context_tokens: int,
+        *,
+        private_prefixes: bool,
+    ) -> "Policy":
         """Check settings and keys against each other; SettingsError says what doesn't go together."""
         names = [lane.name for lane in settings.lanes]
         for record in records:
@@ -33,7 +40,8 @@ class Policy:
             except SettingsError as problem:
                 raise SettingsError(f"the key {record.name!r}: {problem}") from problem
         refuse_open_door(settings.host, records)
-        return cls(settings, LaneChoice(settings.lanes, context_tokens), KeyRing(records))
+        ring = KeyRing(records, private_prefixes=private_prefixes)
+        return cls(settings, LaneChoice(settings.lanes, context_tokens), ring)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class PolicyInForce:
         self._load = load
         self._log = log
         self._began_with = settings
-        self.now = Policy.of(settings, key_file.read(), context_tokens)
+        self.now = self._policy(settings, key_file.read())
 
     async def reload(self, adopt: Adopt) -> Reloaded:
         """Read everything again and go on with it, or raise SettingsError and change nothing.
@@ -89,7 +97,12 @@ class PolicyInForce:
         """Return a new policy, and how many keys it has. The door that is open is the one it began with."""
         settings, records = self._load(), self._key_file.read()
         refuse_open_door(self._began_with.host, records)
-        return Policy.of(settings, records, self._context_tokens), len(records)
+        return self._policy(settings, records), len(records)
+
+    def _policy(self, settings: Settings, records: Sequence[KeyRecord]) -> Policy:
+        """Return a policy. What keys share stays as it began, as all of [proxy] does."""
+        private = self._began_with.proxy.private_prefixes
+        return Policy.of(settings, records, self._context_tokens, private_prefixes=private)
 
 
 def _changed(before: Settings, after: Settings) -> list[str]:

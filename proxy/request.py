@@ -43,7 +43,7 @@ class Parsed:
 
     `choices` answers are made for each of `prompts`; `sampling.seed` is the client's or a random one, so that
     a resumed answer meets the same noise; `sampling.choice` is 0 here. `max_tokens` and `service_tier` None
-    mean unsaid.
+    mean unsaid, and so does an empty `prompt_cache_key`.
     """
 
     endpoint: Endpoint
@@ -56,6 +56,7 @@ class Parsed:
     stream: bool
     include_usage: bool
     service_tier: str | None = None
+    prompt_cache_key: str = ""
 
     @property
     def answers(self) -> int:
@@ -75,7 +76,8 @@ class Ticket:
     """What a request may have: who asks, in which lane it is served, and within which bounds.
 
     `context` bounds prompt and answer together; `max_tokens` what may be asked for, None for no more than
-    the context; `deadline_s` is the longest wait for a start.
+    the context; `deadline_s` is the longest wait for a start. Beginnings of its prompts are shared among
+    requests of the same `salt` only.
     """
 
     caller: Caller
@@ -83,6 +85,7 @@ class Ticket:
     context: Cap
     max_tokens: Cap | None
     deadline_s: float
+    salt: str = ""
 
     @property
     def max_tokens_default(self) -> int:
@@ -93,13 +96,17 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A request whose tokens are counted: ids, the answer's cap and a fingerprint for each prompt."""
+    """A request whose tokens are counted: ids, the answer's cap and a fingerprint for each prompt.
+
+    And the names of each prompt's whole blocks, or none for all of them where they aren't known.
+    """
 
     parsed: Parsed
     ticket: Ticket
     prompt_ids: tuple[tuple[int, ...], ...]
     max_tokens: tuple[int, ...]
     fingerprints: tuple[str, ...]
+    names: tuple[tuple[int, ...], ...] = ()
 
     @property
     def tokens(self) -> int:

@@ -26,9 +26,12 @@ from proxy.notes import NOTES, Notes
 from proxy.parse import parse_chat, parse_completion
 from proxy.playing import play
 from proxy.policy import PolicyInForce
+from proxy.prompt_use import prompt_use
 from proxy.quota_use import QuotaUse, count_request
 from proxy.recording import Recording
 from proxy.request import Parsed, Ticket
+from proxy.session import HEADER as SESSION_HEADER
+from proxy.session import mark_of, session_key
 from proxy.stream import EventStream, Reply, WholeBody
 from proxy.text_model import TextModel
 from proxy.worker_link import WorkerLink
@@ -117,6 +120,7 @@ class Routes:
         """Know who asks, parse, measure, admit, and stay with it until its last token."""
         _check_content(request)
         caller, notes = self._caller(request), request[NOTES]
+        notes.session = mark_of(session_key(request.headers.getall(SESSION_HEADER, ())))
         key = idempotency_key(request.headers.getall(IDEMPOTENCY_HEADER, ()))
         quota = QuotaUse(self._service.quotas, caller, self._service.clock, counted=key is not None)
         notes.rate_headers = quota.headers
@@ -156,6 +160,7 @@ class Routes:
         """Parse, measure and admit a request; leaving gives everything back."""
         notes = asked.notes
         parsed = await self._parsed(body, asked.parse)
+        notes.session = notes.session or mark_of(parsed.prompt_cache_key)
         ticket = self._ticket(asked.request, asked.caller, parsed)
         notes.lane = ticket.lane.name
         refuse_hopeless(parsed, ticket)
@@ -164,7 +169,10 @@ class Routes:
         asked.quota.charge(measured.tokens)
         with self._service.dispatcher.admit(measured, notes.request_id) as admitted:
             notes.admitted = asked.quota.admitted = admitted
-            yield admitted
+            try:
+                yield admitted
+            finally:
+                self._service.health.prompted(admitted.lane, prompt_use(admitted))
 
     async def _answer(self, asked: _Asked, body: bytes) -> web.StreamResponse:
         """Answer a request to the client that made it, and to nobody else."""
@@ -260,6 +268,9 @@ class Routes:
                 "caches": hello.facts.caches,
                 "kv_bits": hello.facts.kv_bits,
                 "kv_bytes_per_token": hello.facts.kv_bytes_per_token,
+                "reuses_prompts": hello.facts.reuse,
+                "shares_from_tokens": hello.facts.shares_from or None,
+                "not_shared_because": hello.facts.why_not_shared or None,
             }
         return bodies.ServedModel(name, self._service.created, capabilities)
 

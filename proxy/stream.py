@@ -24,6 +24,7 @@ from proxy.bodies import (
 )
 from proxy.event_blocks import DONE, NO_LOGPROBS, TextBlocks, block, encoded
 from proxy.failures import failure_response
+from proxy.prompt_use import prompt_use
 from proxy.recording import Recording
 from proxy.silence import Silence
 from proxy.text_model import TextModel
@@ -70,7 +71,8 @@ class Reply:
     @property
     def usage(self) -> Usage:
         prompt_tokens = sum(map(len, self._admitted.measured.prompt_ids))
-        return Usage(prompt_tokens, sum(text.tokens for text in self._texts))
+        completion_tokens = sum(text.tokens for text in self._texts)
+        return Usage(prompt_tokens, completion_tokens, prompt_use(self._admitted).cached)
 
     async def pieces(self) -> list[Piece]:
         """Wait for news; return the pieces it makes, which may be none. Raises what the request failed by.

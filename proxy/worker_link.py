@@ -26,6 +26,7 @@ from shared.messages import (
     Message,
     Parked,
     Ping,
+    Prefixes,
     Progress,
     Restart,
     Starting,
@@ -51,6 +52,7 @@ class LinkEvents(Protocol):
     def failed(self, failed: Failed) -> None: ...
     def parked(self, parked: Parked) -> None: ...
     def progressed(self, progress: Progress) -> None: ...
+    def keeps(self, news: Prefixes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,8 @@ class WorkerLink:
                 case Progress():
                     self.state = replace(self.state, progress=message)
                     self._events.progressed(message)
+                case Prefixes():
+                    self._events.keeps(message)
                 case _:
                     self.dropped_frames += 1
 

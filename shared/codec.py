@@ -28,6 +28,7 @@ from shared.messages import (
     Park,
     Parked,
     Ping,
+    Prefixes,
     Progress,
     Restart,
     Starting,
@@ -53,6 +54,7 @@ _KINDS: Final[dict[int, type[Message]]] = {
     13: Parked,
     14: Restart,
     15: Stop,
+    16: Prefixes,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 

@@ -69,6 +69,7 @@ class ProxySettings(_Table):
     )
     quarantine_s: float = Field(3600.0, ge=1, le=7 * 86400, description="how long a request stays refused")
     quarantine_places: int = Field(1000, ge=1, le=100_000)
+    private_prefixes: bool = Field(False, description="no key shares beginnings of prompts with another one")
 
 
 class WorkerSettings(_Table):
@@ -82,6 +83,14 @@ class WorkerSettings(_Table):
     kv_bits: Annotated[Literal[0, 4, 8], BeforeValidator(_as_number)] = Field(
         0, description="what keys and values are quantised to; 0: not at all"
     )
+    cache_memory_mb: int | None = Field(
+        None, ge=0, description="for beginnings of prompts; default a fifth of what weights leave"
+    )
+    prefix_share_tokens: int = Field(
+        256, ge=64, le=CONTEXT_TOKENS_MAX, description="common beginnings from here on are held once"
+    )
+    prefix_disk_gb: float = Field(0.0, ge=0, le=4096, description="for beginnings of prompts; 0: no disk")
+    prefix_disk_writes_gb: float = Field(64.0, gt=0, le=65_536, description="written to disk in a day")
     memory_fraction: float = Field(0.8, gt=0, le=0.95, description="of the device's working set, all told")
     load_deadline_s: float = Field(300.0, ge=1, description="without any progress while loading")
     hang_floor_s: float = Field(5.0, ge=0.5, description="silence of a busy loop that is still no hang")

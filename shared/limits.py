@@ -4,6 +4,7 @@ from typing import Final
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
 
 
 def require(holds: bool, problem: str) -> None:
@@ -40,6 +41,12 @@ LOGPROB_MIN: Final = -9999.0  # what stands for a probability of zero
 SEED_MIN: Final = -(1 << 63)
 SEED_MAX: Final = (1 << 63) - 1
 
+# Beginnings of prompts that are kept.
+PREFIX_BLOCK_TOKENS: Final = 64
+PREFIX_BLOCKS_MAX: Final = 1 << 16  # that one worker keeps, in memory and on disk together
+PREFIX_NEWS_MAX: Final = 1 << 12  # blocks that one message tells of
+SALT_CHARS_MAX: Final = 64
+
 # The wire. A msgpack integer of a token id takes at most 5 bytes.
 FRAME_BYTES_MAX: Final = 16 * MIB
 NAME_CHARS_MAX: Final = 128
@@ -66,6 +73,7 @@ PINGS_MISSED_MAX: Final = 3
 PROGRESS_INTERVAL_S: Final = 1.0
 KEEPALIVE_INTERVAL_S: Final = 10.0
 
+assert 9 * 2 * PREFIX_NEWS_MAX < FRAME_BYTES_MAX
 assert 5 * 2 * CONTEXT_TOKENS_MAX < FRAME_BYTES_MAX, "a Submit of a full context must fit in a frame"
 assert 1 + PARKS_MAX + RESUMES_MAX <= ATTEMPTS_MAX
 assert CHOICES_MAX <= SEQUENCES_PER_REQUEST_MAX

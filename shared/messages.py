@@ -13,18 +13,22 @@ from shared.limits import (
     CONTEXT_TOKENS_MAX,
     LANES_MAX,
     NAME_CHARS_MAX,
+    PREFIX_NEWS_MAX,
     QUANTUM_MS_MAX,
     RECORDS_MAX,
     RUNG_MAX,
+    SALT_CHARS_MAX,
     SLOTS_MAX,
     TOP_LOGPROBS_MAX,
     VOCABULARY_MAX,
     require,
 )
 from shared.model_facts import ModelFacts
+from shared.prefix_chain import NAME_BITS
+from shared.readings import NO_PREFIXES, MemoryReading, PrefixReading
 from shared.sampling import Sampling
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 
 FinishReason = Literal["stop", "length"]
 Phase = Literal["loading", "idle", "prefill", "decode"]
@@ -48,16 +52,6 @@ def _require_place(sequence: str, attempt: int) -> None:
     require(1 <= attempt <= ATTEMPTS_MAX, "attempt out of range")
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryReading:
-    """What the device and the process hold at one moment, in bytes."""
-
-    active_bytes: int
-    cache_bytes: int
-    peak_bytes: int
-    footprint_bytes: int
-
-
 # --- proxy → worker ---------------------------------------------------------------------------------------
 
 
@@ -66,7 +60,8 @@ class Submit:
     """Run this sequence: prefill prompt and emitted ids, then go on at index len(emitted_ids).
 
     `rank` is its lane's place in the order of lanes, 0 for the first; `quantum_ms` is what one piece of its
-    prefill may take, which is what others wait for.
+    prefill may take, which is what others wait for. What is kept of prompts is shared among those of one
+    `salt` only.
     """
 
     epoch: int
@@ -79,9 +74,11 @@ class Submit:
     sampling: Sampling
     rank: int
     quantum_ms: float
+    salt: str = ""
 
     def __post_init__(self) -> None:
         _require_place(self.sequence, self.attempt)
+        require(len(self.salt) <= SALT_CHARS_MAX, "salt: too long")
         require(len(self.prompt_ids) >= 1, "prompt_ids: empty")
         _require_ids(self.prompt_ids, "prompt_ids")
         _require_ids(self.emitted_ids, "emitted_ids")
@@ -195,16 +192,21 @@ class RowLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class PrefillShare:
-    """What prefilling `tokens` of one sequence took of the device since the last Step, in milliseconds."""
+    """What prefilling `tokens` of one sequence took of the device since the last Step, in milliseconds.
+
+    `cached` tokens before them were there already; it is told once, with the first share of an attempt.
+    """
 
     sequence: str
     attempt: int
     tokens: int
     gpu_ms: float
+    cached: int = 0
 
     def __post_init__(self) -> None:
         _require_place(self.sequence, self.attempt)
         require(0 <= self.tokens <= CONTEXT_TOKENS_MAX, "tokens out of range")
+        require(0 <= self.cached <= CONTEXT_TOKENS_MAX, "cached out of range")
         require(self.gpu_ms >= 0, "gpu_ms must not be negative")
 
 
@@ -289,6 +291,24 @@ class Progress:
     answers: int
     wants_recycle: bool
     memory: MemoryReading
+    prefixes: PrefixReading = NO_PREFIXES
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """Blocks of prompts that this worker keeps from now on, and such as it keeps no more, by their names.
+
+    A name is shared.prefix_chain's, of everything up to the block's end. After each Hello all are told anew.
+    """
+
+    epoch: int
+    added: tuple[int, ...]
+    gone: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require(max(len(self.added), len(self.gone)) <= PREFIX_NEWS_MAX, "too many names")
+        names = (*self.added, *self.gone)
+        require(not names or (min(names) >= 0 and max(names) < 1 << NAME_BITS), "name out of range")
 
 
 # --- supervisor → proxy -----------------------------------------------------------------------------------
@@ -369,4 +389,5 @@ Message = (
     | Parked
     | Restart
     | Stop
+    | Prefixes
 )

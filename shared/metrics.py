@@ -1,9 +1,13 @@
 """Every metric, declared once: its name, its labels and what it means. Labels are of few values each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from shared.readings import NO_PREFIXES, PrefixReading
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _WAIT_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -23,6 +27,22 @@ class Started(Protocol):
     def first(self) -> bool: ...
 
 
+class _LifeCounts(Collector):
+    """What the worker counts by itself, from 0 in each of its lives: as it was told last."""
+
+    def __init__(self) -> None:
+        self.told = NO_PREFIXES
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        for name, documentation, value in (
+            ("evictions", "Blocks of prompts that were given up for want of memory", self.told.evictions),
+            ("disk_reads", "Blocks of prompts that were read from disk", self.told.disk_reads),
+            ("disk_writes", "Blocks of prompts that were written to disk", self.told.disk_writes),
+            ("disk_bad", "Files of blocks that were damaged or foreign, and not used", self.told.disk_bad),
+        ):
+            yield CounterMetricFamily(f"forebay_prefix_{name}", documentation, value=value)
+
+
 class Metrics:
     """One process's metrics, in a registry of their own."""
 
@@ -31,6 +51,7 @@ class Metrics:
         self._declare_queues()
         self._declare_memory()
         self._declare_survival()
+        self._declare_prefixes()
         self.refused = self._counter(
             "refused",
             "Requests refused at arrival, and those that failed later, by error code",
@@ -79,6 +100,24 @@ class Metrics:
         self.suspects = self._gauge("suspects", "Answers that wait to run alone")
         self.quarantined = self._gauge("quarantined", "Requests that are refused for killing the worker")
 
+    def _declare_prefixes(self) -> None:
+        self.prompt_tokens = self._counter(
+            "prompt_tokens", "Tokens of prompts that were begun, each prompt once", "lane"
+        )
+        self.cached_tokens = self._counter(
+            "prompt_tokens_cached", "Those of them that were there already, and not computed", "lane"
+        )
+        self._kept_bytes = self._gauge(
+            "prefix_kept_bytes", "What beginnings of prompts take that no row reads"
+        )
+        self._shared_bytes = self._gauge(
+            "prefix_shared_bytes", "What beginnings of prompts take that rows read together"
+        )
+        self._blocks = self._gauge("prefix_blocks", "Blocks of prompts that the worker keeps")
+        self._disk_bytes = self._gauge("prefix_disk_bytes", "What beginnings of prompts take on disk")
+        self._life = _LifeCounts()
+        self.registry.register(self._life)
+
     def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
         return Counter(f"forebay_{name}", documentation, labels, registry=self.registry)
 
@@ -94,6 +133,15 @@ class Metrics:
         if start.first:
             self.queue_wait.labels(start.lane).observe(start.waited_s)
             self.estimate_error.labels(start.lane).observe(start.waited_s - start.estimated_s)
+
+    def keeps(self, reading: PrefixReading | None) -> None:
+        """Take what the worker keeps of prompts, None without one. Its counts stay until the next one's."""
+        now = reading or NO_PREFIXES
+        self._kept_bytes.set(now.kept_bytes)
+        self._shared_bytes.set(now.shared_bytes)
+        self._blocks.set(now.blocks)
+        self._disk_bytes.set(now.disk_bytes)
+        self._life.told = reading or self._life.told
 
     def forget_lanes(self) -> None:
         """Begin the gauges of lanes anew: one that a reload took away has nothing any more."""

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from shared.limits import CONTEXT_TOKENS_MAX, VOCABULARY_MAX, require
+
+# What of a prompt can be used again: any beginning of it; such as end where a state was kept; nothing.
+Reuse = Literal["any", "checkpoints", "none"]
 
 # A long cache grows by a 64th to a 32nd of what it holds: a doubling takes as many copies at any length.
 _GROWTH_PARTS: Final = 32
@@ -26,6 +29,9 @@ class ModelFacts:
     for tokens comes in multiples of `kv_pad_tokens` or more: see `room_tokens`. `batches` False means that
     one row runs at a time, and `why_not` says why. `caches` names the kinds of the layers' caches. `kv_bits`
     is what keys and values are quantised to, 0 for not at all.
+
+    `reuse` is what of a prompt that was computed can be used again. Rows whose prompts begin with the same
+    `shares_from` tokens or more hold that beginning once; 0 where they don't, and `why_not_shared` says why.
     """
 
     fingerprint: str
@@ -42,6 +48,9 @@ class ModelFacts:
     why_not: str
     caches: str = "attention"
     kv_bits: int = 0
+    reuse: Reuse = "none"
+    shares_from: int = 0
+    why_not_shared: str = ""
 
     def __post_init__(self) -> None:
         require(1 <= self.context_tokens <= CONTEXT_TOKENS_MAX, "context_tokens out of range")
@@ -49,6 +58,7 @@ class ModelFacts:
         require(self.kv_pad_tokens >= 1, "padding must be positive")
         require(0 <= self.window_tokens <= CONTEXT_TOKENS_MAX, "window_tokens out of range")
         require(0 <= self.kv_bits <= 8, "kv_bits out of range")
+        require(0 <= self.shares_from <= CONTEXT_TOKENS_MAX, "shares_from out of range")
         costs = (
             self.weights_bytes,
             self.kv_bytes_per_token,

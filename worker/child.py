@@ -15,7 +15,7 @@ from shared import logs
 from shared.limits import KIB
 from shared.messages import ManifestRow
 from worker import foreign_signals, manifest
-from worker.launch import LaunchSpec
+from worker.launch import LaunchSpec, without_prefixes
 from worker.progress_pipe import ProgressReader
 
 _READ_BYTES: Final = 64 * KIB
@@ -157,7 +157,7 @@ class Launcher:
     spec: LaunchSpec
     stderr: StderrFolder
 
-    async def start(self, epoch: int) -> Child:
+    async def start(self, epoch: int, *, keeps_prefixes: bool = True) -> Child:
         """Start a process by exec (a forked copy of this one could not use Metal). Raises OSError."""
         with ExitStack() as ours, ExitStack() as theirs:
             progress_fd, their_progress_fd = os.pipe()
@@ -174,6 +174,7 @@ class Launcher:
                 progress_fd=their_progress_fd,
                 lifeline_fd=their_lifeline_fd,
                 manifest_fd=manifest_fd,
+                settings=self.spec.settings if keeps_prefixes else without_prefixes(self.spec.settings),
             )
             output = self._output(epoch, theirs)
             process = await self._exec(spec, output)

@@ -6,7 +6,7 @@ from typing import Final
 
 from shared.clock import Clock
 from shared.logs import Logger
-from shared.messages import MemoryReading
+from shared.readings import MemoryReading
 from worker.engine.batch_engine import BatchEngine
 from worker.memory_guard import Bounds, MemoryGuard, Orders, Seen
 
@@ -63,6 +63,8 @@ class HeldMemory:
         was_tight, before = self._guard.is_tight, self.orders
         self.reading = self._sources.reading()
         self.orders = self._guard.look(self._seen(is_idle))
+        if self.orders.keeps_prefixes != before.keeps_prefixes:
+            self._engine.limit_prefixes(keeps=self.orders.keeps_prefixes)
         if self.orders.clear_cache:
             self._sources.give_back(collect=self.orders.collect)
         if self.orders.budget_bytes != before.budget_bytes:
@@ -72,12 +74,13 @@ class HeldMemory:
         return self.orders
 
     def _seen(self, is_idle: bool) -> Seen:
-        now, kv_bytes = self._clock.now(), self._engine.kv_bytes
+        now = self._clock.now()
+        kv_bytes, kept_bytes = self._engine.kv_bytes, self._engine.prefixes.kept_bytes
         if now - self._asked_at < ASK_INTERVAL_S:
-            return Seen(now, self.reading, kv_bytes, is_idle)
+            return Seen(now, self.reading, kv_bytes, is_idle, kept_bytes=kept_bytes)
         self._asked_at = now
         available_bytes = self._sources.available_bytes()
-        return Seen(now, self.reading, kv_bytes, is_idle, available_bytes, self._arrays())
+        return Seen(now, self.reading, kv_bytes, is_idle, available_bytes, self._arrays(), kept_bytes)
 
     def _arrays(self) -> int | None:
         return self._parameters + self._engine.arrays if self._counts_arrays else None
@@ -95,4 +98,5 @@ class HeldMemory:
             footprint_mb=self.reading.footprint_bytes >> 20,
             cap_mb=self._guard.cap_bytes >> 20,
             budget_mb=self.orders.budget_bytes >> 20,
+            keeps_prefixes=self.orders.keeps_prefixes,
         )

@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Final
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from shared.limits import KIB
-from shared.messages import Breaker, DeathCause, ManifestRow, MemoryReading, Phase
+from shared.messages import Breaker, DeathCause, ManifestRow, Phase
+from shared.readings import MemoryReading
 
 FILE_NAME: Final = "journal.jsonl"
 # The current file and those before it, the newest first.

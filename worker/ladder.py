@@ -1,6 +1,7 @@
 """How cautious the supervisor is about memory: down with each death for want of it, up with healthy time.
 
-Pure. What each rung means is the proxy's affair.
+Pure. What each rung means is the proxy's affair, but for one thing: a worker that starts on the lowest keeps
+nothing of prompts.
 """
 
 from shared.limits import RUNG_MAX
@@ -18,6 +19,11 @@ class Ladder:
     @property
     def rung(self) -> int:
         return self._rung
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether a worker that starts now may keep beginnings of prompts, which takes memory."""
+        return self._rung < RUNG_MAX
 
     def step_down(self) -> bool:
         """Take note of a death for want of memory. False on the lowest rung: caution alone doesn't help."""

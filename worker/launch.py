@@ -28,6 +28,8 @@ _LDCONFIG_TIMEOUT_S: Final = 10.0
 class LaunchSpec:
     """All that one life of a worker process is told, as JSON in its only argument.
 
+    `prefix_folder` is where it may keep beginnings of prompts on disk.
+
     `progress_fd` is the write end of the progress pipe, `lifeline_fd` the read end of a pipe that closes
     when the supervisor is gone, `manifest_fd` the memory that worker/manifest.py made for this life, or -1.
     Anybody on the machine can read a process's arguments: no secret goes in.
@@ -45,6 +47,7 @@ class LaunchSpec:
     manifest_fd: int
     settings: WorkerSettings
     log: LogSettings
+    prefix_folder: str
 
     def to_json(self) -> str:
         return _adapter().dump_json(self).decode()
@@ -54,6 +57,11 @@ class LaunchSpec:
         """Read what `to_json` wrote; ValueError on anything else."""
         spec: Self = _adapter().validate_json(text)
         return spec
+
+
+def without_prefixes(settings: WorkerSettings) -> WorkerSettings:
+    """Return settings with which a worker keeps no beginnings of prompts, neither in memory nor on disk."""
+    return settings.model_copy(update={"cache_memory_mb": 0, "prefix_disk_gb": 0.0})
 
 
 @functools.cache

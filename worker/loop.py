@@ -22,6 +22,8 @@ from worker.sequence import Sequence
 _IDLE_WAIT_S: Final = 0.25
 # Until the first Hello could be handed over: the socket connects within milliseconds, and answers wait.
 _CONNECTING_WAIT_S: Final = 0.02
+# While nothing is to be done but to look whether the disk has been read.
+_READING_WAIT_S: Final = 0.002
 _PROXY_SILENT_S: Final = PING_INTERVAL_S * PINGS_MISSED_MAX
 
 
@@ -41,7 +43,7 @@ class Parts:
 
 
 class Loop:
-    """One turn: drain the inbox, plan, prefill and launch, read the step before, send, report."""
+    """One turn: drain the inbox, begin, plan, prefill and launch, read the step before, send, report."""
 
     def __init__(self, hello: Hello, parts: Parts, *, clock: Clock) -> None:
         self._hello = hello
@@ -58,6 +60,7 @@ class Loop:
         self._step = 0
         self._heard_at = float("-inf")
         self._greeted_at = float("-inf")
+        self._reads_disk = False
 
     def run(self, end_asked: Callable[[], bool]) -> None:
         """Turn until the end is asked for. What was launched by then is read, and its tokens are sent."""
@@ -68,13 +71,16 @@ class Loop:
 
     def turn(self) -> None:
         self._first_runs.begin_turn()
+        self._reads_disk = False
         for message in self._inbox.drain():
             self._take(message)
         self._watch_proxy()
         self._watch_memory()
         if self._scheduler.will_prefill:
             self._read_all()
+            self._begin()
         plan = self._scheduler.plan(self._clock.now())
+        only_waits = plan.idle and self._reads_disk
         self._tell_progress(plan)
         self._engine.drop(plan.dropped)
         if plan.chunks:
@@ -87,7 +93,20 @@ class Loop:
         if self._engine.under_way > bool(plan.rows):
             self._read()
         self._engine.tidy()
-        self._rest()
+        self._outbox.send_prefixes(*self._engine.take_prefix_news())
+        self._rest(only_waits=only_waits)
+
+    def _begin(self) -> None:
+        """Have what is kept of prompts made ready. Rows that are copied from must not be under way."""
+        self._engine.drop(self._scheduler.take_dropped())
+        for sequence in self._scheduler.beginning():
+            self._running.begin(sequence)
+            cached = self._engine.begin(sequence)
+            if cached is None:
+                self._reads_disk = True
+            else:
+                sequence.begin(cached)
+                self._outbox.note_begun(sequence)
 
     def _with_newcomers(self, plan: Plan) -> Plan:
         """Look into the inbox once more after a lower lane's prefill: a chat that came meanwhile goes on."""
@@ -95,6 +114,7 @@ class Loop:
             return plan
         for message in self._inbox.drain():
             self._take(message)
+        self._begin()
         more = self._scheduler.extend(plan, self._clock.now())
         self._engine.drop(more.dropped)
         if more.chunks:
@@ -129,12 +149,17 @@ class Loop:
         self._reporter.settled(outcomes)
         self._outbox.send_step(self._step, result, outcomes)
 
-    def _rest(self) -> None:
-        """Where there is nothing to do, say that nothing runs; sleep once nothing is to be dropped either."""
-        if self._engine.under_way or self._scheduler.names:
+    def _rest(self, *, only_waits: bool) -> None:
+        """Where there is nothing to do, say that nothing runs; sleep once nothing is to be dropped either.
+
+        While sequences only wait for the disk, sleep a moment at a time.
+        """
+        if self._engine.under_way or (self._scheduler.names and not only_waits):
             return
         self._running.rest()
-        if not self._scheduler.busy:
+        if only_waits:
+            self._inbox.wait(_READING_WAIT_S)
+        elif not self._scheduler.busy:
             self._inbox.wait(_IDLE_WAIT_S if self._greeted_at >= 0 else _CONNECTING_WAIT_S)
 
     # --- the proxy ----------------------------------------------------------------------------------------
@@ -183,6 +208,8 @@ class Loop:
         self._scheduler.cancel_all()
         if now - self._greeted_at >= PING_INTERVAL_S and self._outbox.send(self._hello):
             self._greeted_at = now
+            self._engine.take_prefix_news()
+            self._outbox.send_prefixes(self._engine.prefix_names(), ())
 
     # --- what is told and watched -------------------------------------------------------------------------
 
@@ -203,4 +230,5 @@ class Loop:
             expected_ms=self._first_runs.expected_ms(plan),
             running=self._scheduler.names,
             kv_bytes=self._engine.kv_bytes,
+            prefixes=self._engine.prefixes,
         )

@@ -15,11 +15,12 @@ import mlx.core as mx
 import psutil
 
 from shared.limits import MIB
-from shared.messages import MemoryReading
+from shared.readings import MemoryReading
 
 _CACHE_LIMIT_SHARE: Final = 0.05
 _HEADROOM_SHARE_WARN: Final = 0.2
 _SAME_SHARE: Final = 0.01
+_KEPT_SHARE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,13 @@ def budget(
             f"{weights_bytes // MIB} MiB of weights and {reserve_bytes // MIB} MiB for forward passes"
         )
     return Budget(kv_bytes, headroom, warning)
+
+
+def kept_bytes(budget: Budget, configured_mb: int | None) -> int:
+    """Return how much of the budget for KV caches may be kept in case that somebody begins with it."""
+    if configured_mb is None:
+        return int(_KEPT_SHARE * budget.kv_bytes)
+    return min(budget.kv_bytes, configured_mb * MIB)
 
 
 def bound_buffer_cache(report: DeviceReport) -> None:

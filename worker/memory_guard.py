@@ -1,11 +1,13 @@
 """What to give back while memory is short, and in which order. Pure: what is seen in, orders out.
 
 The worker is tight when it holds more than its cap, or when other programs have left the machine almost
-nothing. As long as it stays tight, each look takes one measure more: let go of MLX's spare buffers, halve the
-pieces of prefill, lower the budget for KV caches to what fits (the proxy then parks, queues and refuses).
-What is idle, over its cap or left with little room for caches, and can't give that back asks to be replaced.
-(Whatever is kept in case somebody needs it, such as prefixes of prompts, would go before all of these; there
-is nothing of the kind yet.)
+nothing. As long as it stays tight, each look takes one measure more: give up what is kept of prompts in case
+somebody needs it (where there is such), let go of MLX's spare buffers, halve the pieces of prefill, lower the
+budget for KV caches to what fits (the proxy then parks, queues and refuses). What is idle, over its cap or
+left with little room for caches, and can't give that back asks to be replaced.
+
+Beginnings of prompts are kept again in calm, once there is room for as much as was given up; what has to fit
+shrinks with time, as the budget grows. So a cache that doesn't fit isn't filled and given up in every second.
 
 What is held: on Metal, buffers count both with MLX and in the process's footprint, and neither has all (the
 interpreter isn't MLX's, a buffer that was never touched isn't resident), so the larger one counts. A card's
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shared.limits import MIB
-from shared.messages import MemoryReading
+from shared.readings import MemoryReading
 
 # Of the full budget, in a second of calm.
 GROWTH_SHARE: Final = 0.05
@@ -30,7 +32,7 @@ _CALM_SHARE: Final = 0.02
 _CALM_RESERVE: Final = 1.2
 _ARRAYS_CLEAR_SHARE: Final = 0.5
 _ARRAYS_RECYCLE_SHARE: Final = 0.8
-_SMALL_CHUNKS, _LESS_BUDGET = 2, 3  # the first measure is to let go of spare buffers
+_KEEP_NOTHING, _CLEAR, _SMALL_CHUNKS, _LESS_BUDGET = 1, 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Bounds:
 class Seen:
     """One look: what is held, how much of that is KV caches, and whether anything runs or waits to run.
 
+    `kept_bytes` are kept of prompts beside the caches of rows, and can be given up at any time.
     `available_bytes` and `arrays` are None in looks that didn't ask for them.
     """
 
@@ -61,6 +64,12 @@ class Seen:
     is_idle: bool
     available_bytes: int | None = None
     arrays: int | None = None
+    kept_bytes: int = 0
+
+    @property
+    def caches_bytes(self) -> int:
+        """What the budget is for: the caches of rows, and what is kept in the room that they leave."""
+        return self.kv_bytes + self.kept_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,7 @@ class Orders:
     quantum_share: float
     budget_bytes: int
     wants_recycle: bool
+    keeps_prefixes: bool = True
 
 
 class MemoryGuard:
@@ -92,6 +102,8 @@ class MemoryGuard:
         self._system_fits_bytes = float("inf")
         self._system_short = False
         self._measures = 0
+        self._keeps = True
+        self._given_up_bytes = 0.0
         self._collected = False
         self._looked_at = ready.now
         self._cleared_at = float("-inf")
@@ -106,23 +118,31 @@ class MemoryGuard:
         over_bytes = self._firm_bytes(self._bounds, seen.reading) - self.cap_bytes
         spare_bytes = seen.reading.cache_bytes
         fresh_short = self._ask_system(seen)
+        kept = self._keeps
+        fits_bytes = seen.caches_bytes - over_bytes
         if over_bytes > 0 or fresh_short:
-            self._tighten(seen.kv_bytes - over_bytes)
+            self._tighten(fits_bytes, seen.kept_bytes)
         elif over_bytes <= -self._margin_bytes and not self._system_short:
-            self._relax(seen.kv_bytes - over_bytes, seen.now - self._looked_at)
+            self._relax(fits_bytes, seen.now - self._looked_at)
+            self._keeps = self._keeps or self._has_room(seen, over_bytes)
         self._looked_at = seen.now
         self._arrays.look(seen.arrays)
-        leaks = seen.is_idle and self._leaks(seen.kv_bytes, over_bytes)
+        leaks = seen.is_idle and self._leaks(fits_bytes, over_bytes)
         collect = leaks and not self._collected
         wants_recycle = (leaks and self._collected) or (seen.is_idle and self._arrays.due)
         self._collected = leaks
-        wants_clear = over_bytes + spare_bytes > 0 or self._system_short or self._arrays.many
+        gave_up = kept and not self._keeps and seen.kept_bytes > 0
+        # What is given up becomes spare buffers, which the next look lets go of, once in a while only.
+        wants_clear = not gave_up and (
+            over_bytes + spare_bytes > 0 or self._system_short or self._arrays.many
+        )
         return Orders(
             clear_cache=collect or (wants_clear and spare_bytes > 0 and self._clears(seen.now)),
             collect=collect,
             quantum_share=0.5 if self._measures >= _SMALL_CHUNKS else 1.0,
             budget_bytes=int(self._budget_bytes),
             wants_recycle=wants_recycle,
+            keeps_prefixes=self._keeps,
         )
 
     @staticmethod
@@ -140,25 +160,29 @@ class MemoryGuard:
             return False
         reserve_bytes = self._bounds.reserve_bytes
         floor_bytes = FLOOR_SHARE * self._bounds.budget_bytes
-        fits_bytes = seen.kv_bytes + seen.available_bytes - reserve_bytes
+        fits_bytes = seen.caches_bytes + seen.available_bytes - reserve_bytes
         self._system_fits_bytes = max(floor_bytes, fits_bytes)
         enough_bytes = _CALM_RESERVE * reserve_bytes if self._system_short else reserve_bytes
         self._system_short = seen.available_bytes < enough_bytes
         return seen.available_bytes < reserve_bytes
 
-    def _leaks(self, kv_bytes: int, over_bytes: int) -> bool:
+    def _leaks(self, fits_bytes: int, over_bytes: int) -> bool:
         """Whether it is over its cap, or so near it that it would serve little for the rest of its life."""
         if over_bytes > 0:
             return self._measures == _LESS_BUDGET
-        return kv_bytes - over_bytes < _USEFUL_SHARE * self._bounds.budget_bytes
+        return fits_bytes < _USEFUL_SHARE * self._bounds.budget_bytes
 
-    def _tighten(self, fits_bytes: int) -> None:
+    def _tighten(self, fits_bytes: int, kept_bytes: int) -> None:
         """Take one measure more; the last one is a budget of what fits.
 
         That is the caches as they are, less what is over; as they shrink so does that, so the budget doesn't
-        fall further while the proxy has yet to follow.
+        fall further while the proxy has yet to follow. To keep nothing takes no look where nothing is kept.
         """
-        self._measures = min(self._measures + 1, _LESS_BUDGET)
+        if self._keeps:
+            self._keeps, self._given_up_bytes = False, float(min(kept_bytes, self._bounds.budget_bytes))
+            self._measures = _KEEP_NOTHING if kept_bytes else _CLEAR
+        else:
+            self._measures = min(max(self._measures + 1, _CLEAR), _LESS_BUDGET)
         if self._measures == _LESS_BUDGET:
             fits = min(float(max(0, fits_bytes)), self._system_fits_bytes)
             self._budget_bytes = min(self._budget_bytes, fits)
@@ -167,9 +191,19 @@ class MemoryGuard:
         """Let the budget grow, slowly, and never beyond what would fit."""
         self._measures = 0
         full_bytes = self._bounds.budget_bytes
-        grown_bytes = self._budget_bytes + GROWTH_SHARE * full_bytes * passed_s
-        most_bytes = min(grown_bytes, full_bytes, fits_bytes, self._system_fits_bytes)
+        growth_bytes = GROWTH_SHARE * full_bytes * passed_s
+        most_bytes = min(self._budget_bytes + growth_bytes, full_bytes, fits_bytes, self._system_fits_bytes)
         self._budget_bytes = max(self._budget_bytes, most_bytes)
+        self._given_up_bytes = max(0.0, self._given_up_bytes - growth_bytes)
+
+    def _has_room(self, seen: Seen, over_bytes: int) -> bool:
+        """Whether what was given up of prompts would fit again, as far as this look can tell."""
+        room_bytes = float(-over_bytes - self._margin_bytes)
+        if self._bounds.reserve_bytes:
+            if seen.available_bytes is None:
+                return False
+            room_bytes = min(room_bytes, seen.available_bytes - _CALM_RESERVE * self._bounds.reserve_bytes)
+        return room_bytes >= self._given_up_bytes
 
     def _clears(self, now: float) -> bool:
         """Whether spare buffers may be let go of again: each time the next steps have to allocate anew."""

@@ -5,7 +5,18 @@ from dataclasses import replace
 
 from shared.channel import DealerChannel
 from shared.codec import encode
-from shared.messages import Failed, Finished, Message, Parked, PrefillShare, RowLogprobs, Step, StepRow
+from shared.limits import PREFIX_NEWS_MAX
+from shared.messages import (
+    Failed,
+    Finished,
+    Message,
+    Parked,
+    PrefillShare,
+    Prefixes,
+    RowLogprobs,
+    Step,
+    StepRow,
+)
 from worker.engine.batch_engine import StepResult
 from worker.plan import Chunk
 from worker.scheduler import Emitted, Ended
@@ -31,7 +42,15 @@ class Outbox:
         """Keep what was prefilled, and the milliseconds each chunk took, for the next Step."""
         for chunk, gpu_ms in zip(chunks, shares_ms, strict=True):
             sequence = chunk.sequence
-            self._prefills.append(PrefillShare(sequence.name, sequence.attempt, chunk.tokens, gpu_ms))
+            cached = sequence.cached if chunk.start == sequence.cached else 0
+            share = PrefillShare(sequence.name, sequence.attempt, chunk.tokens, gpu_ms, cached)
+            self._prefills.append(share)
+
+    def note_begun(self, sequence: Sequence) -> None:
+        """Keep for the next Step that everything was there already, if so: else its first chunk tells it."""
+        if sequence.cached and not sequence.to_prefill:
+            share = PrefillShare(sequence.name, sequence.attempt, 0, 0.0, sequence.cached)
+            self._prefills.append(share)
 
     def send_prefills(self, step: int) -> None:
         """Tell what is kept in a Step without rows, if no Step has told it since."""
@@ -53,6 +72,12 @@ class Outbox:
                     self._epoch, sequence.name, sequence.attempt, outcome.index, outcome.reason
                 )
                 self.send(finished)
+
+    def send_prefixes(self, added: Seq[int], gone: Seq[int]) -> None:
+        """Tell which blocks of prompts are kept from now on, and which no more."""
+        for first in range(0, max(len(added), len(gone)), PREFIX_NEWS_MAX):
+            past = first + PREFIX_NEWS_MAX
+            self.send(Prefixes(self._epoch, tuple(added[first:past]), tuple(gone[first:past])))
 
     def send_parked(self, sequence: Sequence) -> None:
         """Tell that a sequence gave up its row behind the tokens that were sent."""

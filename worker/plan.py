@@ -29,8 +29,9 @@ class Chunk:
 
     @property
     def is_whole_prefill(self) -> bool:
-        """Whether this one chunk is all the prefill that its sequence needs."""
-        return self.start == 0 and self.tokens == len(self.sequence.ids) - 1
+        """Whether this one chunk is all the prefill that its sequence needs behind what was there."""
+        cached = self.sequence.cached
+        return self.start == cached and self.tokens == len(self.sequence.ids) - 1 - cached
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """Who prefills in a turn, and how much: by rank, then by what is left to do. Pure, like the scheduler.
 
 A turn's budget is the quantum of the first prompt in line, in milliseconds; in rank 0 up to four times that
-while more of its prompts wait than rows decode, because then more answers gain than wait. Ranks come in
-their order. A lower one gets what the higher ones leave, if they leave nothing to do for the next turn, and
-never makes a turn longer than its own quantum.
+while more of its prompts wait than rows decode, because then more answers gain than wait. (Prompts that have
+yet to begin count as well, since they wait for what others prefill.) Ranks come in their order. A lower one
+gets what the higher ones leave, if they leave nothing to do for the next turn, and never makes a turn longer
+than its own quantum. No chunk goes beyond a checkpoint.
 
 No rank starves: while it waits, it is owed a twentieth of the time that higher ranks prefill. Once that
 covers a chunk of its own, the chunk is taken out of the turn's budget before all others; but in the middle
@@ -11,6 +12,8 @@ of a higher prompt only when four times as much is owed. One such chunk a turn: 
 small part of those above it, or that has only short prompts, gets somewhat less than its twentieth.
 """
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import Final
@@ -42,11 +45,14 @@ class PrefillOrder:
     def chunks(self, prefilling: Iterable[Sequence], decoding: int, now: float) -> list[Chunk]:
         """Return this turn's chunks, counted as prefilled; `decoding` rows wait for them.
 
-        With the turn's fixed cost they take at most the budget, and a small chunk (the least that is ever
-        cut) for each of the two who get one however little is left: the first in line, and who is owed.
+        They are of those that have begun. With the turn's fixed cost they take at most the budget, and a
+        small chunk (the least that is ever cut) for each of the two who get one however little is left: the
+        first in line, and who is owed.
         """
-        ranks = _by_rank(sorted(prefilling, key=lambda sequence: self._place(sequence, now)))
-        budget_ms = self._budget_ms(ranks, decoding)
+        everybody = sorted(prefilling, key=lambda sequence: self._place(sequence, now))
+        ranks = _by_rank(sequence for sequence in everybody if sequence.begun)
+        unbegun = Counter(sequence.rank for sequence in everybody if not sequence.begun)
+        budget_ms = self._budget_ms(ranks, unbegun, decoding)
         turn = _Turn(self._times, self._bound, budget_ms, self.quantum_share)
         self._turns += 1
         owed = self._owed_longest(ranks, budget_ms)
@@ -79,12 +85,12 @@ class PrefillOrder:
     def _remaining_ms(self, sequence: Sequence) -> float:
         return self._times.prefill_ms(sequence.to_prefill, sequence.prefilled + sequence.to_prefill)
 
-    def _budget_ms(self, ranks: dict[int, list[Sequence]], decoding: int) -> float:
+    def _budget_ms(self, ranks: dict[int, list[Sequence]], unbegun: Counter[int], decoding: int) -> float:
         """Return the first prompt's quantum, times the prompts of rank 0 for each row that waits for them."""
         if not ranks:
             return 0.0
         rank, sequences = next(iter(ranks.items()))
-        pressure = len(sequences) / max(1, decoding) if rank == 0 else 1.0
+        pressure = (len(sequences) + unbegun[rank]) / max(1, decoding) if rank == 0 else 1.0
         return self._quantum_ms(sequences[0]) * min(PRESSURE_MAX, max(1.0, pressure))
 
     def _owed_longest(self, ranks: dict[int, list[Sequence]], budget_ms: float) -> Sequence | None:
@@ -94,7 +100,7 @@ class PrefillOrder:
         for rank, sequences in ranks.items():
             owed_ms = self._owed_ms.get(rank, 0.0)
             needed_ms = min(budget_ms, self._quantum_ms(sequences[0]), self._remaining_ms(sequences[0]))
-            interrupts = any(sequence.prefilled for sequence in higher)
+            interrupts = any(sequence.prefilled > sequence.cached for sequence in higher)
             if higher and owed_ms >= needed_ms * (PATIENCE if interrupts else 1.0):
                 due.append(sequences[0])
             higher += sequences
@@ -157,8 +163,15 @@ class _Turn:
     def _next_chunk(self, sequence: Sequence, quantum_ms: float) -> Chunk:
         left_ms = min(quantum_ms, self._budget_ms) - self._spent_ms
         in_time = self._times.tokens_for(left_ms, sequence.prefilled)
-        tokens = min(sequence.to_prefill, in_time, self._bound.tokens_for(sequence.prefilled))
+        tokens = min(_to_next_stop(sequence), in_time, self._bound.tokens_for(sequence.prefilled))
         return Chunk(sequence, sequence.prefilled, tokens)
+
+
+def _to_next_stop(sequence: Sequence) -> int:
+    """Return how many tokens there are to the next checkpoint, or to the end of the prefill."""
+    checkpoints = sequence.checkpoints
+    place = bisect_right(checkpoints, sequence.prefilled)
+    return checkpoints[place] - sequence.prefilled if place < len(checkpoints) else sequence.to_prefill
 
 
 def _by_rank(sequences: Iterable[Sequence]) -> dict[int, list[Sequence]]:

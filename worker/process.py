@@ -8,6 +8,7 @@ import contextlib
 import gc
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,15 @@ from shared import lifeline, logs
 from shared.channel import DealerChannel
 from shared.clock import SystemClock
 from shared.errors import ModelError
-from shared.messages import Hello, MemoryReading, Phase, Progress
+from shared.limits import GIB
+from shared.messages import Hello, Phase, Progress
 from shared.model_folder import ModelFolder
+from shared.readings import MemoryReading
 from worker import memory
 from worker.engine import canary
 from worker.engine.batch_engine import BatchEngine
 from worker.engine.model import LoadedModel, load
+from worker.engine.stored_arrays import FORMAT, weights_digest
 from worker.first_runs import FIRST_RUN_MS, FirstRuns
 from worker.foreign_signals import ForeignSignals, ensure_blocked
 from worker.held_memory import HeldMemory, MemorySources
@@ -34,6 +38,7 @@ from worker.memory_guard import Bounds
 from worker.outbox import Outbox
 from worker.plan import ChunkBound, StepTimes
 from worker.planned_end import PlannedEnd
+from worker.prefix_disk.tier import DiskTier
 from worker.progress_pipe import ProgressWriter
 from worker.reporter import Reporter
 from worker.running import Running
@@ -48,13 +53,17 @@ _RESERVE_SHARE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A model that is loaded, the memory it may use, and what a first run of something may take."""
+    """A model that is loaded, the memory it may use, and what a first run of something may take.
+
+    Of the budget for KV caches `kept_bytes` may be beginnings of prompts that nobody uses at present.
+    """
 
     loaded: LoadedModel
     budget: memory.Budget
     bounds: Bounds
     chunk_bound: ChunkBound
     first_run_ms: float
+    kept_bytes: int
 
 
 def main() -> NoReturn:
@@ -92,7 +101,14 @@ def _load(spec: LaunchSpec, report: Callable[[Progress], None]) -> _Ready:
     loading.step()
     settings = spec.settings
     limit_bytes = memory.limit_bytes(device, settings.memory_fraction)
-    loaded = load(folder, settings.context_tokens, loading.step, settings.kv_bits, limit_bytes=limit_bytes)
+    loaded = load(
+        folder,
+        settings.context_tokens,
+        loading.step,
+        settings.kv_bits,
+        limit_bytes=limit_bytes,
+        share_tokens=settings.prefix_share_tokens if settings.cache_memory_mb != 0 else 0,
+    )
     weights_bytes = loaded.facts.weights_bytes
     reserve = loaded.reserve(settings.slots, max(0, limit_bytes - weights_bytes))
     budget = memory.budget(
@@ -108,7 +124,8 @@ def _load(spec: LaunchSpec, report: Callable[[Progress], None]) -> _Ready:
         shares_memory=device.shares_memory,
     )
     first_run_ms = FIRST_RUN_MS if device.is_gpu else 0.0
-    return _Ready(loaded, budget, bounds, reserve.bound, first_run_ms)
+    kept_bytes = memory.kept_bytes(budget, settings.cache_memory_mb)
+    return _Ready(loaded, budget, bounds, reserve.bound, first_run_ms, kept_bytes)
 
 
 class _LoadingProgress:
@@ -144,7 +161,8 @@ class _Service:
             loaded.prefill_ms_per_token,
             loaded.decode_ms_per_step,
         )
-        engine = _proved_engine(ready)
+        self._tier = _disk_tier(spec, loaded, log)
+        engine = _proved_engine(ready, self._tier)
         self._channel = DealerChannel(spec.endpoint, identity(spec.worker, spec.epoch))
         outbox = Outbox(self._channel, spec.epoch)
         clock = SystemClock()
@@ -154,7 +172,13 @@ class _Service:
         parts = Parts(
             inbox=Inbox(self._channel, spec.epoch, log),
             outbox=outbox,
-            scheduler=Scheduler(self._hello.slots, times, ready.chunk_bound),
+            scheduler=Scheduler(
+                self._hello.slots,
+                times,
+                ready.chunk_bound,
+                reuse=loaded.facts.reuse,
+                share_tokens=spec.settings.prefix_share_tokens,
+            ),
             engine=engine,
             times=times,
             running=Running(ManifestWriter(spec.manifest_fd).write),
@@ -177,17 +201,40 @@ class _Service:
             kv_budget_mb=self._hello.budget_bytes >> 20,
             kv_bytes_per_token=facts.kv_bytes_per_token,
             side_by_side_by=self._way,
+            reuses_prompts=facts.reuse,
+            shares_from_tokens=facts.shares_from or None,
+            not_shared_because=facts.why_not_shared or None,
             one_row_because=facts.why_not or None,
         )
         end.serve()
         self._loop.run(lambda: end.asked)
         self._channel.close(_LINGER_MS)
+        if self._tier is not None:
+            self._tier.close()
         self._log.info("ended as asked")
 
 
-def _proved_engine(ready: _Ready) -> BatchEngine:
+def _disk_tier(spec: LaunchSpec, loaded: LoadedModel, log: logs.Logger) -> DiskTier | None:
+    """Return the place on disk for beginnings of this model's prompts, if there is to be one."""
+    settings = spec.settings
+    if not settings.prefix_disk_gb or loaded.facts.reuse == "none":
+        return None
+    tier = DiskTier(
+        Path(spec.prefix_folder),
+        f"{loaded.facts.fingerprint}-{loaded.facts.kv_bits}-{FORMAT}-{weights_digest(loaded.model)}",
+        bytes_max=int(settings.prefix_disk_gb * GIB),
+        writes_bytes_a_day=int(settings.prefix_disk_writes_gb * GIB),
+        clock=SystemClock(),
+        now=time.time,
+        log=log,
+    )
+    tier.start()
+    return tier
+
+
+def _proved_engine(ready: _Ready, tier: DiskTier | None) -> BatchEngine:
     """Return an engine that has made a token; what it needed for that is free again."""
-    engine = BatchEngine(ready.loaded, ready.budget.kv_bytes)
+    engine = BatchEngine(ready.loaded, ready.budget.kv_bytes, ready.kept_bytes, tier)
     engine.chunk_bound = ready.chunk_bound
     canary.prove(engine, ready.loaded.facts.vocabulary)
     gc.collect()

@@ -6,6 +6,7 @@ from typing import Final
 
 from shared.limits import PROGRESS_INTERVAL_S
 from shared.messages import Hello, Phase, Progress
+from shared.readings import PrefixReading
 from worker.held_memory import HeldMemory
 from worker.outbox import Outbox
 from worker.scheduler import Emitted, Ended
@@ -49,6 +50,7 @@ class Reporter:
         expected_ms: float,
         running: tuple[str, ...],
         kv_bytes: int,
+        prefixes: PrefixReading,
     ) -> None:
         """Say what is about to happen. What the turn before had planned may still be under way."""
         orders = self._memory.orders
@@ -65,6 +67,7 @@ class Reporter:
             answers=self._answers,
             wants_recycle=orders.wants_recycle,
             memory=self._memory.reading,
+            prefixes=prefixes,
         )
         self._expected_ms = expected_ms
         self._report(progress)

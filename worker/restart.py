@@ -121,7 +121,11 @@ class RestartPolicy:
         self._life, self._due, self._told_at = Life(epoch, at), None, at
         self._breaker.begin_trial()
         care = self._care
-        return [Spawn(epoch), Tell(Starting(epoch, care)), Write(Spawned(epoch, care.rung, care.breaker))]
+        return [
+            Spawn(epoch, self._ladder.keeps_prefixes),
+            Tell(Starting(epoch, care)),
+            Write(Spawned(epoch, care.rung, care.breaker)),
+        ]
 
     def _note(self, progress: Progress, at: float) -> list[Instruction]:
         life = self._life

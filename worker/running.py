@@ -26,6 +26,10 @@ class Running:
         self._steps: deque[Rows] = deque()
         self._written: list[ManifestRow] = []
 
+    def begin(self, sequence: Sequence) -> None:
+        """Take note that what is kept of a prompt is made ready next, while nothing else is under way."""
+        self._note({sequence: _row(sequence, sequence.settled, True)})
+
     def prefill(self, chunks: Seq[Chunk]) -> None:
         """Take note that these chunks are prefilled next."""
         self._note({chunk.sequence: _row(chunk.sequence, chunk.sequence.settled, True) for chunk in chunks})

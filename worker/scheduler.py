@@ -1,7 +1,8 @@
 """Which sequences prefill and decode in each turn. Pure: no MLX, no socket, no clock of its own.
 
 Every turn decodes all rows, and prefills what `prefill_order` cuts for it. Slots go by rank, then by
-arrival.
+arrival. Who has one begins behind what is kept of its prompt: at once, or when another prompt has got there
+that both begin with (`prefix_waits`).
 """
 
 from collections import deque
@@ -10,8 +11,11 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from shared.messages import FinishReason
+from shared.model_facts import Reuse
+from worker.checkpoints import checkpoints_of
 from worker.plan import UNBOUNDED, Chunk, ChunkBound, Plan, StepTimes
 from worker.prefill_order import PrefillOrder
+from worker.prefix_waits import PrefixWaits
 from worker.sequence import Phase, Sequence
 
 
@@ -34,12 +38,26 @@ class Ended:
 
 
 class Scheduler:
-    """Holds every sequence of this worker, and at most `slots` of them in the batch."""
+    """Holds every sequence of this worker, and at most `slots` of them in the batch.
 
-    def __init__(self, slots: int, times: StepTimes, bound: ChunkBound = UNBOUNDED) -> None:
+    `reuse` is what can be used again of a prompt that was computed. A beginning of `share_tokens` or more is
+    waited for while another one prefills it; 0: never.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        times: StepTimes,
+        bound: ChunkBound = UNBOUNDED,
+        *,
+        reuse: Reuse = "none",
+        share_tokens: int = 0,
+    ) -> None:
         self._slots = slots
         self._times = times
         self._order = PrefillOrder(times, bound)
+        self._keeps_states = reuse == "checkpoints"
+        self._waits = PrefixWaits(reuse, share_tokens)
         self._known: dict[str, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._prefilling: list[Sequence] = []
@@ -51,6 +69,9 @@ class Scheduler:
     def submit(self, sequence: Sequence) -> None:
         """Take a sequence in; one of the same name is replaced (a newer attempt)."""
         self.cancel(sequence.name)
+        if self._keeps_states:
+            prompt_tokens = len(sequence.ids) - sequence.emitted
+            sequence.checkpoints = checkpoints_of(sequence.ids, sequence.stop_ids, prompt_tokens)
         self._known[sequence.name] = sequence
         self._waiting.append(sequence)
 
@@ -63,7 +84,7 @@ class Scheduler:
     def park(self, name: str) -> Sequence | None:
         """Give up a sequence's row and memory; return it as far as it was settled, or None if it is unknown.
 
-        Nothing of it is kept: what it had is computed again when it comes back.
+        What is kept of it is the engine's affair; what isn't is computed again when it comes back.
         """
         sequence = self._known.get(name)
         self.cancel(name)
@@ -83,7 +104,7 @@ class Scheduler:
 
     @property
     def will_prefill(self) -> bool:
-        """Whether the next plan has chunks in it."""
+        """Whether somebody prefills or begins in the next plan, or would if what it needs were there."""
         has_slot = len(self._prefilling) + len(self._decoding) < self._slots
         return bool(self._prefilling) or (bool(self._waiting) and has_slot)
 
@@ -93,10 +114,29 @@ class Scheduler:
 
     # --- one turn -----------------------------------------------------------------------------------------
 
+    def take_dropped(self) -> tuple[Sequence, ...]:
+        """Return what is to be freed, ahead of the plan: so that those who begin find the room."""
+        dropped, self._dropped = tuple(self._dropped), []
+        return dropped
+
+    def beginning(self) -> Iterator[Sequence]:
+        """Yield those who may begin now, in order; the caller begins each before it asks for the next.
+
+        One that it can't begin yet is yielded again in the next turn. Until it has begun, nothing of a
+        sequence is planned.
+        """
+        self._fill_slots()
+        for sequence in sorted(self._prefilling, key=lambda each: each.rank):
+            if not sequence.begun and not self._waits.holds_back(sequence, self._begun()):
+                yield sequence
+
+    def _begun(self) -> Iterator[Sequence]:
+        yield from (sequence for sequence in self._prefilling if sequence.begun)
+        yield from self._decoding
+
     def plan(self, now: float) -> Plan:
         """Decide a turn and count it as launched: the caller carries it out."""
-        dropped = self._take_dropped()
-        self._fill_slots()
+        dropped = self.take_dropped()
         chunks = tuple(self._order.chunks(self._prefilling, len(self._decoding), now))
         self._promote()
         rows = self._launchable(self._decoding)
@@ -107,8 +147,7 @@ class Scheduler:
 
         They needn't wait for the step that comes next, but join it. What was dropped meanwhile leaves it.
         """
-        dropped = self._take_dropped()
-        self._fill_slots()
+        dropped = self.take_dropped()
         rank = min((chunk.sequence.rank for chunk in plan.chunks), default=0)
         higher = [sequence for sequence in self._prefilling if sequence.rank < rank]
         chunks = tuple(self._order.chunks(higher, len(self._decoding), now))
@@ -117,10 +156,6 @@ class Scheduler:
         kept = tuple(sequence for sequence in plan.rows if sequence.phase is Phase.DECODE)
         new = self._launchable(sequence for sequence in self._decoding if sequence not in planned)
         return Plan(dropped, chunks, kept + new, self._expected_ms(chunks, kept + new))
-
-    def _take_dropped(self) -> tuple[Sequence, ...]:
-        dropped, self._dropped = tuple(self._dropped), []
-        return dropped
 
     def _launchable(self, sequences: Iterable[Sequence]) -> tuple[Sequence, ...]:
         """Return those that have a token to come, counted as launched."""
@@ -139,6 +174,7 @@ class Scheduler:
         outcomes: list[Emitted | Ended] = []
         for sequence, token in zip(rows, tokens, strict=True):
             if sequence.phase is Phase.DECODE:
+                sequence.said.append(token)
                 outcomes.extend(self._settle_one(sequence, token))
         return outcomes
 
@@ -161,7 +197,7 @@ class Scheduler:
             self._prefilling.append(sequence)
 
     def _promote(self) -> None:
-        for sequence in [waiting for waiting in self._prefilling if waiting.to_prefill == 0]:
+        for sequence in [each for each in self._prefilling if each.begun and each.to_prefill == 0]:
             sequence.phase = Phase.DECODE
             self._prefilling.remove(sequence)
             self._decoding.append(sequence)

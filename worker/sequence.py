@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Self
 
 from shared.messages import Submit
+from shared.prefix_chain import keys_of, root_key
 from shared.sampling import Sampling
 
 
@@ -26,6 +27,10 @@ class Sequence:
     count tokens of the answer: those a step was launched for, and those that were read back. `rank` is its
     lane's place, 0 for the first, and `quantum_ms` what one piece of its prefill may take. Of the answer,
     `emitted` tokens are among the ids.
+
+    `begun` says that its prefill has: its first `cached` tokens were there already, kept from prompts of the
+    same `salt`. `said` are the tokens that were read for it since, with the one that ended it. Prefill stops
+    at each of its `checkpoints`, counts of tokens behind which its state is kept.
     """
 
     name: str
@@ -42,6 +47,12 @@ class Sequence:
     prefilled: int = 0
     phase: Phase = field(default=Phase.WAITING)
     emitted: int = 0
+    salt: str = ""
+    begun: bool = False
+    cached: int = 0
+    said: list[int] = field(default_factory=list)
+    checkpoints: tuple[int, ...] = ()
+    _keys: list[bytes] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, submit: Submit, now: float) -> Self:
@@ -60,7 +71,25 @@ class Sequence:
             rank=submit.rank,
             quantum_ms=submit.quantum_ms,
             emitted=emitted,
+            salt=submit.salt,
         )
+
+    def begin(self, cached: int) -> None:
+        """Begin behind the first `cached` tokens, which are there already; the last token never is."""
+        assert not self.begun, "it has begun before"
+        assert 0 <= cached < len(self.ids), "no token is left to run"
+        self.begun = True
+        self.cached = self.prefilled = cached
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys of the whole blocks among the tokens to prefill, made at the first look.
+
+        They tell beginnings apart within one worker only: no model and no quantisation is in them.
+        """
+        if self._keys is None:
+            self._keys = keys_of(root_key("", 0, salt=self.salt), self.ids[:-1])
+        return self._keys
 
     @property
     def to_prefill(self) -> int:
@@ -71,6 +100,11 @@ class Sequence:
     def context(self) -> int:
         """How many tokens it has once the newest step that was launched for it is done."""
         return len(self.ids) + self.launched - self.emitted
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """All tokens that it is known to consist of by now."""
+        return (*self.ids, *self.said)
 
     @property
     def last_id(self) -> int:

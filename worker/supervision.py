@@ -89,9 +89,13 @@ Event = Started | Progressed | FoundStopped | ProcessExited | SpawnFailed | Tick
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start a worker process; answered by SpawnFailed, or one day by ProcessExited."""
+    """Start a worker process; answered by SpawnFailed, or one day by ProcessExited.
+
+    `keeps_prefixes` is whether it may keep beginnings of prompts, if it is set to.
+    """
 
     epoch: int
+    keeps_prefixes: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,7 @@ class Supervisor:
             manifest_fd=-1,
             settings=settings.worker,
             log=settings.log,
+            prefix_folder=str(settings.home_folder / "prefixes"),
         )
         self._launcher = Launcher(tuple(command), worker_environment(preload), spec, self._stderr)
         self._policy = RestartPolicy(
@@ -209,8 +210,8 @@ class Supervisor:
 
     async def _do(self, instruction: Instruction, channel: DealerChannel) -> None:
         match instruction:
-            case Spawn(epoch):
-                await self._spawn(epoch)
+            case Spawn(epoch, keeps_prefixes):
+                await self._spawn(epoch, keeps_prefixes=keeps_prefixes)
             case Terminate():
                 if self._child is not None:
                     self._child.terminate()
@@ -226,11 +227,11 @@ class Supervisor:
             case _:
                 assert_never(instruction)
 
-    async def _spawn(self, epoch: int) -> None:
+    async def _spawn(self, epoch: int, *, keeps_prefixes: bool) -> None:
         assert self._child is None, "two worker processes at a time"
         self._scribe.submit(partial(_store, self._logs_folder, epoch))
         try:
-            child = await self._launcher.start(epoch)
+            child = await self._launcher.start(epoch, keeps_prefixes=keeps_prefixes)
         except (OSError, RuntimeError) as problem:
             # Who waits for a process is a thread, where it can't be started that is a RuntimeError.
             self._events.put_nowait(SpawnFailed(str(problem), self._clock.now()))

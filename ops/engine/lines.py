@@ -15,7 +15,7 @@ OURS_8_BIT: Final = "engine, 8-bit"
 # By contestant, then by what was measured: one value a repeat.
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 
-Unit = Literal["tokens/s", "MB", "ms", "s", "x"]
+Unit = Literal["tokens/s", "MB", "ms", "s", "x", "tokens"]
 
 
 @dataclass(frozen=True, slots=True)

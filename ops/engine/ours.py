@@ -18,7 +18,11 @@ _SHARE_OF_MEMORY = 0.8  # as the worker's settings have it
 
 
 class Ours:
-    """One engine and its scheduler. MLX's buffer cache is bounded while it lives, as in a worker."""
+    """One engine and its scheduler. MLX's buffer cache is bounded while it lives, as in a worker.
+
+    Of beginnings of prompts up to `kept_share` of the bytes for KV caches is kept, and one of `share_tokens`
+    or more is waited for. `said` are each row's tokens; `cached` is how many of its prompt's were there.
+    """
 
     def __init__(
         self,
@@ -28,7 +32,11 @@ class Ours:
         *,
         slots: int,
         quantum_ms: float,
+        share_tokens: int = 0,
+        kept_share: float = 0.0,
     ) -> None:
+        self.said: dict[str, list[int]] = {}
+        self.cached: dict[str, int] = {}
         self._buffer_cache_before = mx.set_cache_limit(0)
         memory.bound_buffer_cache(device)
         weights_bytes = loaded.facts.weights_bytes
@@ -37,8 +45,10 @@ class Ours:
         budget = memory.budget(device, _SHARE_OF_MEMORY, None, weights_bytes, reserve.nbytes)
         self._times = times
         self._quantum_ms = quantum_ms
-        self._scheduler = Scheduler(slots, times, reserve.bound)
-        self._engine = BatchEngine(loaded, budget.kv_bytes)
+        self._scheduler = Scheduler(
+            slots, times, reserve.bound, reuse=loaded.facts.reuse, share_tokens=share_tokens
+        )
+        self._engine = BatchEngine(loaded, budget.kv_bytes, int(kept_share * budget.kv_bytes))
         self._engine.chunk_bound = reserve.bound
 
     def add(self, requests: Seq[Request]) -> None:
@@ -62,6 +72,7 @@ class Ours:
         tokens: list[Token] = []
         if self._scheduler.will_prefill:
             tokens += self._read_all()
+            self._begin()
         plan = self._scheduler.plan(time.perf_counter())
         self._engine.drop(plan.dropped)
         if plan.chunks:
@@ -71,7 +82,16 @@ class Ours:
         if self._engine.under_way > bool(plan.rows):
             tokens += self._read()
         self._engine.tidy()
+        self._engine.take_prefix_news()
         return tokens
+
+    def _begin(self) -> None:
+        self._engine.drop(self._scheduler.take_dropped())
+        for sequence in self._scheduler.beginning():
+            cached = self._engine.begin(sequence)
+            assert cached is not None, "without a disk there is nothing to wait for"
+            sequence.begin(cached)
+            self.cached[sequence.name] = cached
 
     def _read_all(self) -> list[Token]:
         tokens: list[Token] = []
@@ -84,11 +104,18 @@ class Ours:
         now = time.perf_counter()
         self._times.decoded(len(result.rows), result.elapsed_ms)
         outcomes = self._scheduler.settle(result.rows, result.tokens)
-        return [Token(each.sequence.name, now) for each in outcomes if isinstance(each, Emitted)]
+        emitted = [each for each in outcomes if isinstance(each, Emitted)]
+        for each in emitted:
+            self.said.setdefault(each.sequence.name, []).append(each.token)
+        return [Token(each.sequence.name, now) for each in emitted]
 
     @property
     def kv_bytes(self) -> int:
         return self._engine.kv_bytes
+
+    @property
+    def kept_blocks(self) -> int:
+        return self._engine.prefixes.blocks
 
     def close(self) -> None:
         self._scheduler.cancel_all()
@@ -98,12 +125,17 @@ class Ours:
         mx.set_cache_limit(self._buffer_cache_before)
 
 
+def first_times(loaded: LoadedModel) -> StepTimes:
+    """Return what the warm-up measured. Kept from run to run: a worker has learned by its first day."""
+    decode_ms = loaded.decode_ms_per_step
+    return StepTimes(loaded.prefill_ms_per_token, decode_ms, prefill_fixed_ms=decode_ms)
+
+
 def contestant(
     name: str, loaded: LoadedModel, device: memory.DeviceReport, *, slots: int, quantum_ms: float
 ) -> Contestant:
-    """Return a side whose measured step times outlive a run: a worker has learned them by its first day."""
-    decode_ms = loaded.decode_ms_per_step
-    times = StepTimes(loaded.prefill_ms_per_token, decode_ms, prefill_fixed_ms=decode_ms)
+    """Return a side whose measured step times outlive a run. Nothing of it is used again by another row."""
+    times = first_times(loaded)
 
     def begin() -> Ours:
         return Ours(loaded, times, device, slots=slots, quantum_ms=quantum_ms)

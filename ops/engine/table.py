@@ -11,7 +11,7 @@ from rich.table import Table
 from ops.engine.lines import Aim, Line, Spread, Unit
 from ops.engine.works import Scale
 
-_DIGITS: Final[dict[Unit, int]] = {"tokens/s": 1, "MB": 1, "ms": 1, "s": 2, "x": 2}
+_DIGITS: Final[dict[Unit, int]] = {"tokens/s": 1, "MB": 1, "ms": 1, "s": 2, "x": 2, "tokens": 0}
 
 
 def table_of(lines: Sequence[Line], caption: str) -> Table:

@@ -24,7 +24,6 @@ from shared.messages import (
     Cancel,
     Finished,
     Hello,
-    MemoryReading,
     Message,
     Park,
     Parked,
@@ -36,6 +35,7 @@ from shared.messages import (
 )
 from shared.model_facts import ModelFacts
 from shared.model_folder import ModelFolder
+from shared.readings import MemoryReading
 
 _IDLE_S: Final = 0.25
 # A millisecond is the finest that the channel can wait; the rest of a step is slept.

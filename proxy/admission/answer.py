@@ -3,13 +3,16 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from shared.limits import PREFIX_BLOCK_TOKENS
+
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
     """One answer that asks to be queued. `tokens` of it: prompt, and at most `max_tokens` beside it.
 
     `key` is the API key's id, "" for anonymous callers; `deadline_s` is the longest wait for its start;
-    `fingerprint` is the same for the same prompt, asked for in the same way.
+    `fingerprint` is the same for the same prompt, asked for in the same way; `names` are those of the whole
+    blocks of its prompt, empty where they aren't known.
     """
 
     name: str
@@ -19,10 +22,16 @@ class Newcomer:
     max_tokens: int
     deadline_s: float
     fingerprint: str
+    names: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.max_tokens
+
+    @property
+    def shareable(self) -> tuple[int, ...]:
+        """The blocks that a row may hold together with others: the prompt's last token is in none of them."""
+        return self.names[: (self.prompt_tokens - 1) // PREFIX_BLOCK_TOKENS]
 
 
 class Standing(Enum):
@@ -51,8 +60,11 @@ class Answer:
     """From its arrival to its end; changed by admission only.
 
     `number` orders arrivals; `queued_at` is when it was queued last. `computed` is how many of its tokens
-    were ever computed: computing those again is the house's affair. `prepaid_ms` were charged to its key
+    were ever there: computing those again is the house's affair. `prepaid_ms` were charged to its key
     before the device worked them off.
+
+    `cached` tokens of its prompt are there already: as was expected when it was queued, then when it started,
+    until the worker has `begun` with it and said how many there were. It is at token `prefilled` then.
     """
 
     newcomer: Newcomer
@@ -66,6 +78,8 @@ class Answer:
     parks: int = 0
     emitted: int = 0
     emitted_at_start: int = 0
+    cached: int = 0
+    begun: bool = False
     prefilled: int = 0
     computed: int = 0
     prepaid_ms: float = 0.0
@@ -80,12 +94,17 @@ class Answer:
 
     @property
     def tokens_now(self) -> int:
-        """Prompt and what has been emitted: what a prefill would compute."""
+        """Prompt and what has been emitted: what a prefill would compute if nothing were there already."""
         return self.newcomer.prompt_tokens + self.emitted
 
     @property
     def to_prefill(self) -> int:
-        return max(0, self.tokens_now - self.prefilled)
+        return max(0, self.tokens_now - max(self.cached, self.prefilled))
+
+    @property
+    def uncached_tokens(self) -> int:
+        """Of its prompt, what isn't there already."""
+        return self.newcomer.prompt_tokens - self.cached
 
     @property
     def remaining(self) -> int:

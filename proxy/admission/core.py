@@ -76,11 +76,13 @@ class Admission:
             assert newcomer.name not in self.state.answers
             self._numbers += 1
             answer = Answer(newcomer, self._numbers, patience, now, estimated_s)
+            answer.cached = self.state.prefixes.expected_tokens(newcomer.names, newcomer.prompt_tokens)
+            self.state.prefixes.arrived(newcomer.names)
             self.state.answers[answer.name] = answer
             self.state.lane_of[answer.name] = lane
             lane.counters.entered(answer.key)
             lane.sizes.add(newcomer.tokens)
-            lane.prompts.add(newcomer.prompt_tokens)
+            lane.prompts.add(answer.uncached_tokens)
             if self.state.trials.suspects(answer, now):
                 self._suspect(answer, now)
             else:
@@ -105,6 +107,7 @@ class Admission:
             lane.lengths.answered(answer.emitted)
             if answer.remaining:
                 lane.ended_early()
+        self.state.prefixes.left(answer.newcomer.names)
         lane.counters.left(answer.key)
         del self.state.answers[name], self.state.lane_of[name]
 
@@ -114,6 +117,7 @@ class Admission:
         """Admit to a worker from now on. Nothing may run: what ran on the one before was interrupted."""
         assert not self.running, "answers still run on the worker before"
         self.state.ledger = Ledger(facts, budget_bytes, slots)
+        self.state.prefixes.worker_came(facts)
         self._offered_slots, self._told_bytes = slots, budget_bytes
         self._limit()
         self.state.has_worker = True
@@ -132,8 +136,13 @@ class Admission:
     def worker_went(self, now: float) -> None:
         """Start nothing; newcomers queue. The ledger stays, for what could never fit."""
         self.state.has_worker = False
+        self.state.prefixes.forget()
         self.state.restarts.lost(now)
         self._recheck_at = now
+
+    def keeps(self, added: Sequence[int], gone: Sequence[int]) -> None:
+        """Take note of what the worker keeps of prompts, and of what it keeps no more, by blocks' names."""
+        self.state.prefixes.told(added, gone)
 
     def cautioned(self, rung: int, *, one_at_a_time: bool) -> None:
         """Give the worker less to do from now on, or more again, as its supervisor advises."""
@@ -244,6 +253,7 @@ class Admission:
             del lane.parking[answer.name]
             return
         del lane.running[answer.name]
+        self.state.prefixes.stopped(answer.newcomer.names)
         if refund:
             charging.give_back(answer, lane)
         assert self.state.ledger is not None
@@ -287,8 +297,9 @@ class Admission:
     def _turns(self, now: float) -> Iterator[Instruction]:
         yield from self._starts(now)
         while (exchange := next_exchange(self.state, now)) is not None:
-            yield from map(self._park, exchange.parked)
-            yield from [self._start(each, exchange.lane, now) for each in exchange.starting]
+            for parked, answer in exchange.turns:
+                yield from map(self._park, parked)
+                yield self._start(answer, exchange.lane, now)
             yield from self._starts(now)
 
     def _trial(self, suspect: Answer, now: float) -> Iterator[Instruction]:
@@ -318,7 +329,10 @@ class Admission:
             self.state.calibration.started(answer.estimated_wait_s, waited_s)
         if answer.standing is Standing.QUEUED:
             lane.remove(answer)
-        self.state.ledger.reserve(answer.name, self._tokens_to_start(answer))
+        newcomer, prefixes = answer.newcomer, self.state.prefixes
+        self.state.ledger.reserve(answer.name, self._tokens_to_start(answer), newcomer.shareable)
+        answer.cached = prefixes.cached_tokens(newcomer.names, newcomer.prompt_tokens)
+        prefixes.started(newcomer.names)
         lane.running[answer.name] = answer
         lane.last_start_at = now
         answer.standing = Standing.RUNNING
@@ -326,7 +340,7 @@ class Admission:
         answer.started_at = now
         answer.starts += 1
         answer.emitted_at_start = answer.emitted
-        answer.prefilled = 0
+        answer.prefilled, answer.begun = 0, False
         charging.prepay(self.state, answer, lane)
         return Start(answer.name, lane.settings.name, waited_s, answer.estimated_wait_s, first)
 

@@ -34,6 +34,7 @@ class Lane:
         self.running: dict[str, Answer] = {}
         self.parking: dict[str, Answer] = {}
         self.queued_tokens = 0
+        self.uncached_tokens = 0
         self.announced = 0
         self.announced_by_key: dict[str, int] = {}
         self.last_start_at = float("-inf")
@@ -78,8 +79,13 @@ class Lane:
         waiting = self._waiting.setdefault(answer.key, deque())
         bisect.insort(waiting, answer, key=attrgetter("number"))
         self._fresh += 1
-        self.queued_tokens += answer.newcomer.prompt_tokens
+        self._weigh(answer, 1)
         self._note_backlog(now)
+
+    def _weigh(self, answer: Answer, by: int) -> None:
+        """Count a prompt that waits, or count it off: the tokens held here, and those to be computed."""
+        self.queued_tokens += by * answer.newcomer.prompt_tokens
+        self.uncached_tokens += by * answer.uncached_tokens
 
     def put_front(self, answer: Answer, now: float) -> None:
         """Queue an answer that ran before those that never did."""
@@ -98,7 +104,7 @@ class Lane:
             if not waiting:
                 del self._waiting[answer.key]
             self._fresh -= 1
-            self.queued_tokens -= answer.newcomer.prompt_tokens
+            self._weigh(answer, -1)
         if not len(self):
             self.backlogged_since = None
 
@@ -106,13 +112,13 @@ class Lane:
         """Count an answer that waits for a trial, outside this queue, against the queue's bounds."""
         if not answer.starts:
             self._aside[answer.key] += 1
-            self.queued_tokens += answer.newcomer.prompt_tokens
+            self._weigh(answer, 1)
 
     def take_from_aside(self, answer: Answer) -> None:
         if not answer.starts:
             self._aside[answer.key] -= 1
             self._aside += Counter()  # Drops what is 0.
-            self.queued_tokens -= answer.newcomer.prompt_tokens
+            self._weigh(answer, -1)
 
     def _note_backlog(self, now: float) -> None:
         if self.backlogged_since is None:

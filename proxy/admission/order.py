@@ -10,6 +10,7 @@ from proxy.admission.ledger import NO_RESERVE, Reserve
 from proxy.admission.parking import Exchange
 from proxy.admission.shares import WINDOW_S
 from proxy.admission.state import State
+from shared.limits import CONTEXT_TOKENS_MAX
 
 _LONG_AGED: Final = 2.0
 
@@ -101,12 +102,21 @@ def _is_due(state: State, lane: Lane, now: float) -> bool:
 
 
 def _fitting(state: State, head: Answer, others: Iterator[Answer], reserve: Reserve) -> Answer | None:
-    """Return the first of head and others that fits; what there is room for is worked out once for all."""
-    assert state.ledger is not None
-    tokens = state.tokens_for(head)
-    if state.ledger.fits(tokens, reserve):
+    """Return the first of head and others that fits.
+
+    What there is room for is worked out once for all that share nothing with a row.
+    """
+    ledger = state.ledger
+    assert ledger is not None
+    if state.fits(head, reserve):
         return head
-    room_tokens = state.ledger.room_tokens(reserve, tokens)
+    room_tokens = ledger.room_tokens(reserve, CONTEXT_TOKENS_MAX + 1)
     if not room_tokens:
         return None
-    return next((answer for answer in others if state.tokens_for(answer) <= room_tokens), None)
+
+    def fits(answer: Answer) -> bool:
+        if ledger.may_share(answer.newcomer.shareable):
+            return state.fits(answer, reserve)
+        return state.tokens_for(answer) <= room_tokens
+
+    return next(filter(fits, others), None)

@@ -81,9 +81,9 @@ def _ahead(lanes: Sequence[Lane], lane: Lane, newcomer: Newcomer, speeds: Speeds
         for key, (number, weight) in waiting.items()
         if key != newcomer.key
     )
-    tokens = sum(each.queued_tokens for each in above)
+    tokens = sum(each.uncached_tokens for each in above)
     if lane.fresh:
-        tokens += int(lane.queued_tokens * turns / lane.fresh)
+        tokens += int(lane.uncached_tokens * turns / lane.fresh)
     return count + int(turns), speeds.prefill_ms(tokens)
 
 
@@ -99,10 +99,14 @@ def _bytes_ms(state: State, lane: Lane, newcomer: Newcomer, ends: Sequence[tuple
         return 0.0
     stay = {name for _, name in ends}
     gone = {name for each in state.lanes for name in each.running if name not in stay}
-    if ledger.affords(newcomer.tokens, reserve, gone):
+    names = newcomer.shareable
+    if not gone and ledger.affords(newcomer.tokens, reserve, names):
+        return 0.0
+    trial = ledger.that_lost(gone)
+    if trial.affords(newcomer.tokens, reserve, names):
         return 0.0
     for end_ms, name in ends:
-        gone.add(name)
-        if ledger.affords(newcomer.tokens, reserve, gone):
+        trial.release(name)
+        if trial.affords(newcomer.tokens, reserve, names):
             return end_ms
     return ends[-1][0] if ends else 0.0

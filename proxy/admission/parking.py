@@ -17,11 +17,13 @@ _RIPE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Rows that are parked, and the answers of one lane that start in their places, in order."""
+    """Who starts of one lane, in order, each with the rows that are parked for it just before.
+
+    What a start takes depends on who is there then, where rows share: the order is that of the trying out.
+    """
 
     lane: Lane
-    parked: list[Answer]
-    starting: list[Answer]
+    turns: list[tuple[list[Answer], Answer]]
 
 
 def ripe(answer: Answer, now: float) -> bool:
@@ -46,7 +48,7 @@ def would_help(state: State, lane: Lane, now: float) -> bool:
     if head is None:
         return False
     without = [row.name for row in rows_below(state, lane)]
-    return state.ledger.fits(state.tokens_for(head), state.reserve_above(lane), without)
+    return state.fits(head, state.reserve_above(lane), without)
 
 
 def for_waiting(state: State, lane: Lane, now: float) -> Exchange | None:
@@ -59,32 +61,35 @@ def for_waiting(state: State, lane: Lane, now: float) -> Exchange | None:
     if state.ledger is None or not rows:
         return None
     trial, reserve = state.ledger.copy(), state.reserve_above(lane)
-    parked, starting, placed = list[Answer](), list[Answer](), list[Answer]()
+    turns, parked, settled = list[tuple[list[Answer], Answer]](), 0, 0
     for head in itertools.islice(filter(state.fits_now, lane.candidates(now)), trial.slots):
-        if last_row.must_be_left(state, lane, head.key, now, len(placed)):
+        if last_row.must_be_left(state, lane, head.key, now, len(turns)):
             continue
-        needed = _needed_rows(trial, rows[len(parked) :], state.tokens_for(head), reserve)
+        needed = _needed_rows(state, trial, rows[parked:], head, reserve)
         if needed is not None:
-            parked += needed
-            placed.append(head)
+            parked += len(needed)
+            turns.append((needed, head))
+            settled = len(turns) if needed else settled
             for row in needed:
                 trial.release(row.name)
-            trial.reserve(head.name, state.tokens_for(head))
-            starting = list(placed) if needed else starting
+            trial.reserve(head.name, state.tokens_for(head), head.newcomer.shareable)
         elif lane.has_aged(head, now):
             break
-    return Exchange(lane, parked, starting) if parked else None
+    return Exchange(lane, turns[:settled]) if settled else None
 
 
 def _needed_rows(
-    ledger: Ledger, rows: Sequence[Answer], tokens: int, reserve: Reserve
+    state: State, ledger: Ledger, rows: Sequence[Answer], head: Answer, reserve: Reserve
 ) -> list[Answer] | None:
-    """Return the first rows that must go for `tokens` to fit; None if it won't without all of them."""
-    names = [row.name for row in rows]
-    if not ledger.fits(tokens, reserve, names):
+    """Return the first rows that must go for an answer to fit; None if it won't without all of them."""
+    tokens, names = state.tokens_for(head), head.newcomer.shareable
+    if not ledger.fits(tokens, reserve, [row.name for row in rows], names):
         return None
-    count = next(count for count in range(len(rows) + 1) if ledger.fits(tokens, reserve, names[:count]))
-    return list(rows[:count])
+    trial, needed = ledger.copy(), list[Answer]()
+    while not trial.fits(tokens, reserve, (), names):
+        needed.append(rows[len(needed)])
+        trial.release(needed[-1].name)
+    return needed
 
 
 def for_growth(state: State, now: float) -> list[Answer]:

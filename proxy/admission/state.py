@@ -1,6 +1,7 @@
 """All that admission keeps, in one place, and what can be asked of it. Only this package changes it."""
 
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -8,6 +9,7 @@ from proxy.admission.answer import Answer
 from proxy.admission.estimate import Calibration, Promises, Restarts
 from proxy.admission.lane import Lane
 from proxy.admission.ledger import NO_RESERVE, Ledger, Reserve
+from proxy.admission.prefixes import Prefixes
 from proxy.admission.shares import StepShares
 from proxy.admission.speeds import Speeds
 from proxy.admission.trials import Trials
@@ -35,6 +37,7 @@ class State:
     promises: Promises = field(default_factory=Promises)
     trials: Trials = field(default_factory=Trials)
     shares: StepShares = field(default_factory=StepShares)
+    prefixes: Prefixes = field(default_factory=Prefixes)
     keys_asked: OrderedDict[str, float] = field(default_factory=OrderedDict)
     house_ms: float = 0.0
 
@@ -73,6 +76,11 @@ class State:
         if ledger is None or ledger.budget_bytes == ledger.full_bytes:
             return True
         return ledger.fits_alone(self.tokens_for(answer))
+
+    def fits(self, answer: Answer, reserve: Reserve, without: Collection[str] = ()) -> bool:
+        """Whether an answer fits beside those that run, `without` not counted among them."""
+        assert self.ledger is not None
+        return self.ledger.fits(self.tokens_for(answer), reserve, without, answer.newcomer.shareable)
 
     def tokens_for(self, answer: Answer) -> int:
         """Return the tokens to reserve for an answer if it started or grew now."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from shared.messages import MemoryReading
 from shared.model_facts import ModelFacts
+from shared.readings import NO_PREFIXES, MemoryReading
 from tests.chaos.false_model import next_token, token_of
 from tests.chaos.faults import Plan, Points, do
 from worker.engine.working_set import Reserve
@@ -37,6 +37,9 @@ class FalseEngine:
 
     plan = Plan()
     points: Points
+    prefixes = NO_PREFIXES
+    reuse = "none"
+    share_tokens = 0
 
     def __init__(self, *_given: object) -> None:
         self._prefilled: dict[Any, int] = {}
@@ -55,6 +58,19 @@ class FalseEngine:
 
     def limit_bytes(self, bytes_max: int) -> None:
         """Nothing is kept for later."""
+
+    def begin(self, sequence: Any) -> int:
+        assert sequence not in self._prefilled
+        return 0
+
+    def limit_prefixes(self, *, keeps: bool) -> None:
+        """Nothing of prompts either."""
+
+    def take_prefix_news(self) -> tuple[list[int], list[int]]:
+        return [], []
+
+    def prefix_names(self) -> list[int]:
+        return []
 
     def drop(self, sequences: Sequence[Any]) -> None:
         for sequence in sequences:
@@ -169,12 +185,14 @@ def _nothing(*_given: object, **_named: object) -> None:
 _MODULES: Final[dict[str, dict[str, Any]]] = {
     "engine.batch_engine": {"BatchEngine": FalseEngine, "StepResult": StepResult},
     "engine.model": {"LoadedModel": _Loaded, "load": load},
+    "engine.stored_arrays": {"FORMAT": 0, "weights_digest": lambda _model: ""},
     "memory": {
         "Budget": _Budget,
         "bound_buffer_cache": _nothing,
         "device_report": _Device,
         "limit_bytes": lambda *_: _PLENTY,
         "budget": lambda *_: _Budget(),
+        "kept_bytes": lambda *_: 0,
         "system_bytes": lambda: _PLENTY,
         "available_bytes": lambda: _PLENTY,
         "reading": lambda: MemoryReading(0, 0, 0, 0),

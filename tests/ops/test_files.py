@@ -23,6 +23,7 @@ TARGETS = {
     "test",
     "figures",
     "engine",
+    "prefixes",
     "simulate",
     "load",
     "chaos",

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from ops.cli import app
 from ops.journal import View, as_json, show
-from shared.messages import ManifestRow, MemoryReading
+from shared.messages import ManifestRow
+from shared.readings import MemoryReading
 from shared.run_folder import RunFolder, SupervisorLock
 from worker.journal import FILE_NAME, Life, folder_of
 

@@ -48,7 +48,7 @@ def test_only_the_first_key_is_told_to_close_the_door(home: Path) -> None:
 def test_every_option_reaches_the_record(home: Path) -> None:
     options = ("--weight=2.5", "--lane=batch", "--requests-per-minute=60", "--tokens-per-minute=9000")
     more = ("--concurrent-max=4", "--model=demo", "--model=other", "--context-tokens=8192", "--max-tokens=5")
-    assert run("add", "ci", *options, *more).exit_code == 0
+    assert run("add", "ci", *options, *more, "--private-prefixes").exit_code == 0
     (record,) = stored(home)
     assert record.model_dump(exclude={"id", "name", "salt", "digest", "created"}) == {
         "weight": 2.5,
@@ -59,6 +59,7 @@ def test_every_option_reaches_the_record(home: Path) -> None:
         "models": ("demo", "other"),
         "context_tokens": 8192,
         "max_tokens": 5,
+        "private_prefixes": True,
     }
 
 
@@ -119,8 +120,9 @@ def test_the_list_shows_in_a_line_what_a_key_may_do_and_no_hash(home: Path) -> N
     run("add", "ci", "--weight=2.5", "--lane=batch", "--requests-per-minute=60", "--tokens-per-minute=9000")
     run("add", "lap[red]top", "--concurrent-max=4", "--model=demo", "--model=x/y", "--context-tokens=8192")
     run("add", "free")
+    run("add", "shy", "--private-prefixes")
     result = run("list")
-    first, second, third = (
+    first, second, third, fourth = (
         next(line for line in result.stdout.splitlines() if record.id in line) for record in stored(home)
     )
     assert "ci " in first
@@ -128,6 +130,7 @@ def test_the_list_shows_in_a_line_what_a_key_may_do_and_no_hash(home: Path) -> N
     assert "lap[red]top" in second
     assert "model demo or x/y, 4 at a time, 8192 tokens of context" in second
     assert "anything" in third
+    assert "beginnings of prompts of its own" in fourth
     for record in stored(home):
         assert record.digest[:12] not in result.stdout
         assert record.salt[:12] not in result.stdout
@@ -161,6 +164,7 @@ def test_the_list_for_programs_has_everything_but_the_hash(home: Path) -> None:
             "models": ["demo"],
             "context_tokens": None,
             "max_tokens": None,
+            "private_prefixes": False,
         }
     ]
 

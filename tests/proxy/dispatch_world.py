@@ -7,8 +7,9 @@ from proxy.dispatch import Dispatcher
 from proxy.quarantine import refusal
 from shared.clock import FalseClock
 from shared.lane_settings import AdmissionSettings, LaneSettings
-from shared.messages import Exited, Finished, MemoryReading, Parked, PrefillShare, Progress, Step, StepRow
+from shared.messages import Exited, Finished, Parked, PrefillShare, Progress, Step, StepRow
 from shared.metrics import Metrics
+from shared.readings import MemoryReading
 from tests.proxy.small_worlds import hello, measured
 
 STOP_IDS = (2, 9)

@@ -12,6 +12,7 @@ from shared.messages import (
     Hello,
     Park,
     Parked,
+    PrefillShare,
     RowLogprobs,
     Step,
     StepRow,
@@ -26,7 +27,8 @@ class FalseWorker:
 
     Every row gets one token a turn, up to index `pause_at`; there it stands until that is moved or None. It
     makes no Progress known, so nothing that the proxy forgets to say is set right later. `leaves_out` tells
-    of a Submit and an index whether log probabilities that were asked for are forgotten.
+    of a Submit and an index whether log probabilities that were asked for are forgotten. `cached` maps a
+    Submit to how many tokens of it were there already, None to tell nothing of its prefill.
     """
 
     def __init__(self, endpoint, hello: Hello, answer, pause_at=None):
@@ -34,6 +36,7 @@ class FalseWorker:
         self.answer = answer
         self.pause_at = pause_at
         self.leaves_out = lambda _submit, _index: False
+        self.cached = lambda _submit: None
         self.submits: list[Submit] = []
         self.cancelled: list[str] = []
         self.parked: list[str] = []
@@ -93,6 +96,14 @@ class FalseWorker:
         else:
             assert list(submit.emitted_ids) == list(answer[: len(submit.emitted_ids)])
             self.rows[submit.sequence] = len(submit.emitted_ids)
+            self._tell_prefill(submit)
+
+    def _tell_prefill(self, submit):
+        cached = self.cached(submit)
+        if cached is not None:
+            tokens = len(submit.prompt_ids) + len(submit.emitted_ids) - cached
+            share = PrefillShare(submit.sequence, submit.attempt, tokens, 1.0, cached)
+            self._say(Step(self.epoch, 1, 0.0, 0.0, (), (share,)))
 
     def _last(self, name):
         return next(submit for submit in reversed(self.submits) if submit.sequence == name)

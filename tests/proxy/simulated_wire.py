@@ -24,7 +24,6 @@ from shared.messages import (
     Cancel,
     Exited,
     Finished,
-    MemoryReading,
     Park,
     Parked,
     Ping,
@@ -35,6 +34,7 @@ from shared.messages import (
     Submit,
 )
 from shared.metrics import Metrics
+from shared.readings import MemoryReading
 from tests.proxy.dispatch_world import FalseQuarantine
 from tests.proxy.small_worlds import FINGERPRINT, hello, measured
 

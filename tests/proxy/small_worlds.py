@@ -38,19 +38,24 @@ def hello(epoch=1, slots=4, budget_bytes=1 << 20, **changes):
     return Hello(epoch, "0", facts(**changes), budget_bytes, slots, 1.0, 20.0)
 
 
-def newcomer(name, key="", prompt_tokens=5, max_tokens=4, weight=1.0, deadline_s=30.0, fingerprint=None):
+def newcomer(
+    name, key="", prompt_tokens=5, max_tokens=4, weight=1.0, deadline_s=30.0, fingerprint=None, names=()
+):
     """Return a newcomer that asks what nobody else asks, unless it is told otherwise."""
     asks = f"what {name} asks" if fingerprint is None else fingerprint
-    return Newcomer(name, key, weight, prompt_tokens, max_tokens, deadline_s, asks)
+    return Newcomer(name, key, weight, prompt_tokens, max_tokens, deadline_s, asks, names)
 
 
-def ticket(lane=INTERACTIVE, caller=ANONYMOUS, context_tokens=1 << 20, max_tokens=None, deadline_s=None):
+def ticket(
+    lane=INTERACTIVE, caller=ANONYMOUS, context_tokens=1 << 20, max_tokens=None, deadline_s=None, salt=""
+):
     """Return what a request may have: by default nearly everything."""
     cap = None if max_tokens is None else Cap(max_tokens, "This lane")
-    return Ticket(caller, lane, Cap(context_tokens, "This model"), cap, deadline_s or lane.deadline_s)
+    context = Cap(context_tokens, "This model")
+    return Ticket(caller, lane, context, cap, deadline_s or lane.deadline_s, salt)
 
 
-def measured(prompts=((5, 6, 7),), max_tokens=4, choices=1, seed=0, **ticket_fields):
+def measured(prompts=((5, 6, 7),), max_tokens=4, choices=1, seed=0, names=(), **ticket_fields):
     """Return a measured request of token ids; `max_tokens` is each answer's cap."""
     parsed = Parsed(
         endpoint="completions",
@@ -65,4 +70,4 @@ def measured(prompts=((5, 6, 7),), max_tokens=4, choices=1, seed=0, **ticket_fie
     )
     caps = (max_tokens,) * len(prompts)
     prints = tuple(fingerprint(ids, max_tokens, parsed.sampling) for ids in prompts)
-    return Measured(parsed, ticket(**ticket_fields), tuple(prompts), caps, prints)
+    return Measured(parsed, ticket(**ticket_fields), tuple(prompts), caps, prints, tuple(names))

@@ -56,10 +56,23 @@ def test_a_caller_has_everything_that_its_record_says(file):
         "models": ("demo",),
         "context_tokens": 8192,
         "max_tokens": 512,
+        "private_prefixes": True,
     }
     new = file.add("ci", **limits)
     caller = asked(KeyRing(file.read()), bearer(new.text))
     assert caller == Caller(key_id=new.record.id, name="ci", **limits)
+
+
+def test_a_private_key_has_a_salt_of_its_own_and_the_others_share_none(file):
+    shy, bold, open_one = file.add("shy", private_prefixes=True), file.add("bold"), file.add("open")
+    ring = KeyRing(file.read())
+    assert asked(ring, bearer(shy.text)).salt == shy.record.id
+    assert {asked(ring, bearer(new.text)).salt for new in (bold, open_one)} == {ANONYMOUS.salt} == {""}
+
+
+def test_where_all_keys_are_private_each_has_its_own_salt(file, ci, laptop):
+    ring = KeyRing(file.read(), private_prefixes=True)
+    assert [asked(ring, bearer(new.text)).salt for new in (ci, laptop)] == [ci.record.id, laptop.record.id]
 
 
 def test_each_key_is_its_own_caller(ring, ci, laptop):

@@ -22,8 +22,13 @@ HEAD = Head(
     id="chatcmpl-1", created=1_760_000_000, model="demo", system_fingerprint="fp_1", service_tier="default"
 )
 ANSWERS = [Answer("one", "stop"), Answer("two 漢", "length")]
-USAGE = Usage(prompt_tokens=3, completion_tokens=9)
-USAGE_BODY = {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
+USAGE = Usage(prompt_tokens=3, completion_tokens=9, cached_tokens=2)
+USAGE_BODY = {
+    "prompt_tokens": 3,
+    "completion_tokens": 9,
+    "total_tokens": 12,
+    "prompt_tokens_details": {"cached_tokens": 2},
+}
 
 
 def unknown_fields(value):
@@ -59,6 +64,11 @@ def test_a_whole_text_completion():
     assert [choice.text for choice in parsed.choices] == ["one", "two 漢"]
     assert [choice.finish_reason for choice in parsed.choices] == ["stop", "length"]
     assert parsed.usage.model_dump(exclude_none=True) == USAGE_BODY
+
+
+def test_a_prompt_of_which_nothing_was_there_says_so():
+    usage = read(ChatCompletion, chat_completion(HEAD, ANSWERS, Usage(3, 9))).usage
+    assert usage.prompt_tokens_details.cached_tokens == 0
 
 
 def test_a_chat_stream_begins_with_the_role_and_ends_with_an_empty_delta():

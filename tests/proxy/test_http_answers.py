@@ -75,7 +75,12 @@ async def test_a_streams_usage_comes_only_when_asked_for(here, path, body, optio
 
 async def test_usage_counts_each_prompt_once_and_every_answers_tokens(here):
     answered = await here.post(COMPLETIONS, completion(prompt=["ab", "abcd"], n=2, max_tokens=5))
-    assert answered.body["usage"] == {"prompt_tokens": 6, "completion_tokens": 20, "total_tokens": 26}
+    assert answered.body["usage"] == {
+        "prompt_tokens": 6,
+        "completion_tokens": 20,
+        "total_tokens": 26,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
 
 
 # --- stop strings -------------------------------------------------------------------------------------------
@@ -215,6 +220,8 @@ async def test_the_model_is_listed_by_its_name(here):
     facts = listed["data"][0]["forebay"]
     assert (facts["context_tokens"], facts["rows"], facts["batches"]) == (64, 4, True)
     assert (facts["caches"], facts["kv_bits"], facts["one_row_because"]) == ("attention", 0, None)
+    shared = [facts[name] for name in ("reuses_prompts", "shares_from_tokens", "not_shared_because")]
+    assert shared == ["none", None, None]
 
 
 async def test_a_body_in_chunks_is_read(here):

@@ -55,6 +55,7 @@ def test_a_new_key_is_read_again_with_its_limits(file):
         "models": ("demo", "org/other"),
         "context_tokens": 8192,
         "max_tokens": 512,
+        "private_prefixes": True,
     }
     new = file.add("ci", **limits)
     assert file.read() == (new.record,)
@@ -62,11 +63,18 @@ def test_a_new_key_is_read_again_with_its_limits(file):
     assert (new.record.name, new.record.created) == ("ci", 1_700_000_000)
 
 
-def test_a_key_without_limits_has_weight_one_and_no_bounds(file):
+def test_a_key_without_limits_has_weight_one_shared_prefixes_and_no_bounds(file):
     record = file.add("ci").record
-    assert record.weight == 1.0
-    bounds = record.model_dump(exclude={"id", "name", "salt", "digest", "created", "weight"})
+    assert (record.weight, record.private_prefixes) == (1.0, False)
+    public = {"id", "name", "salt", "digest", "created"}
+    bounds = record.model_dump(exclude={*public, "weight", "private_prefixes"})
     assert set(bounds.values()) == {None}
+
+
+def test_a_file_from_before_there_were_private_prefixes_is_read_and_its_keys_share(file, path):
+    old, new = file.add("old").record, file.add("new", private_prefixes=True).record
+    rewrite(path, lambda content: content["keys"][0].pop("private_prefixes"))
+    assert file.read() == (old, new)
 
 
 def test_keys_stay_in_the_order_in_which_they_were_made(file):
@@ -153,6 +161,8 @@ def test_a_printable_name_is_taken(file, name):
         ("models", ("a\nb",)),
         ("models", ("x" * 129,)),
         ("models", ("x",) * 65),
+        ("private_prefixes", 1),
+        ("private_prefixes", "yes"),
         ("colour", "red"),
     ],
 )

@@ -59,6 +59,11 @@ def test_where_no_lane_takes_the_tiers_that_clients_send_by_default_the_first_se
 # --- the lane -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("private", "salt"), [(True, "abcd1234"), (False, "")])
+def test_a_ticket_has_its_callers_salt(private, salt):
+    assert ticket(caller=key(private_prefixes=private)).salt == salt
+
+
 @given(
     ceiling=st.sampled_from([None, *RANKS]),
     header=st.sampled_from([None, *RANKS]),

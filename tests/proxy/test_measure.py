@@ -11,9 +11,10 @@ from proxy.text_model import TextModel
 from shared.config import ProxySettings
 from shared.errors import ContextTooLong, InvalidRequest
 from shared.lane_settings import LaneSettings
+from shared.prefix_chain import keys_of, name_of, root_key
 from shared.sampling import LogitBias, Sampling
 from tests.proxy.small_tokenizers import CHATML, byte_level, write_folder
-from tests.proxy.small_worlds import ticket
+from tests.proxy.small_worlds import FINGERPRINT, facts, ticket
 
 CONTEXT = 32
 
@@ -124,6 +125,46 @@ async def test_a_bias_beyond_the_vocabulary_is_refused(measurer, folder):
     assert refusal.param == "logit_bias"
     assert str(folder.vocabulary) in refusal.message
 
+
+# --- names --------------------------------------------------------------------------------------------------
+
+LONG = (tuple(range(130)), tuple(range(64)), (1, 2))
+
+
+async def names_by(folder, salt="", **family):
+    """Return the names of LONG's blocks as they are known by a worker's facts."""
+    known = facts(**family) if family else None
+    measurer = Measurer(TextModel.load(folder), folder, ProxySettings(), lambda: known)
+    try:
+        prompts = parsed(*map(IdsPrompt, LONG))
+        return (await measurer.measure(prompts, ticket(LANE, context_tokens=1 << 10, salt=salt))).names
+    finally:
+        measurer.close()
+
+
+async def test_whole_blocks_are_named_as_the_worker_names_them(folder):
+    root = root_key(FINGERPRINT, 8, salt="of a key")
+    expected = tuple(tuple(map(name_of, keys_of(root, ids))) for ids in LONG)
+    names = await names_by(folder, "of a key", reuse="any", kv_bits=8)
+    assert names == expected
+    assert [len(each) for each in names] == [2, 1, 0]
+    assert names[0][0] == names[1][0]
+
+
+async def test_names_of_another_salt_or_of_other_facts_are_others(folder):
+    family = {"reuse": "checkpoints", "kv_bits": 4}
+    plain = await names_by(folder, **family)
+    assert plain == await names_by(folder, **family)
+    for salt, changes in (("x", {}), ("", {"kv_bits": 0}), ("", {"fingerprint": "e" * 16})):
+        names = await names_by(folder, salt, **{**family, **changes})
+        assert not {*names[0]} & {*plain[0]}
+
+
+async def test_blocks_have_no_names_before_the_first_worker_or_where_nothing_is_used_again(folder):
+    assert (await names_by(folder), await names_by(folder, reuse="none")) == ((), ())
+
+
+# --- whole bodies -------------------------------------------------------------------------------------------
 
 WHOLE_MAX = (1 << 20) // 4  # with undelivered_mb = 1
 LARGE = ticket(LANE, context_tokens=1 << 16)

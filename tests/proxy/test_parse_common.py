@@ -231,6 +231,29 @@ def test_what_asks_for_nothing_is_accepted(parse, field, value):
     assert parse(**{field: value}) == parse()
 
 
+@pytest.mark.parametrize("key", ["", "k", "x" * 1024, "ключ\n漢字"])
+def test_a_cache_key_is_taken_as_it_is(parse, key):
+    assert parse(prompt_cache_key=key).prompt_cache_key == key
+
+
+@pytest.mark.parametrize(
+    ("key", "predicate"),
+    [
+        ("x" * 1025, "must have at most 1024 characters."),
+        (7, "must be a string."),
+        (["k"], "must be a string."),
+        ({}, "must be a string."),
+    ],
+)
+def test_a_cache_key_that_is_no_text_or_too_long_is_refused_by_its_name(parse, key, predicate):
+    with pytest.raises(InvalidRequest) as refusal:
+        parse(prompt_cache_key=key)
+    assert (refusal.value.param, refusal.value.message) == (
+        "prompt_cache_key",
+        f"'prompt_cache_key' {predicate}",
+    )
+
+
 SAMPLING = ["n", "seed", "stop", "top_k", "temperature", "max_tokens", "max_completion_tokens", "logit_bias"]
 NEWER = ["repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "5", "05"]
 SHAPE = ["model", "prompt", "messages", "role", "content", "type", "text", "stream", "stream_options", "x"]

@@ -99,6 +99,18 @@ async def test_settings_that_need_a_restart_are_named_and_compared_with_the_begi
     assert told.needs_restart == ()
 
 
+@pytest.mark.parametrize(("begins", "says"), [(True, False), (False, True)])
+async def test_whether_all_prefixes_are_private_stays_as_it_began_and_a_change_needs_a_restart(
+    tmp_path, begins, says
+):
+    operator = Operator(tmp_path, proxy={"private_prefixes": begins})
+    text = operator.key_file.add("ci").text
+    operator.begin()
+    told = await operator.reload(proxy={"private_prefixes": says})
+    assert told.needs_restart == ("proxy",)
+    assert bool(operator.bearing(text).salt) is begins
+
+
 async def test_a_reload_reads_in_a_thread_and_not_in_the_loop(operator):
     await operator.reload()
     assert operator.readers[-1] != threading.get_ident()

@@ -13,16 +13,17 @@ from shared.messages import (
     Exited,
     Failed,
     Finished,
-    MemoryReading,
     Park,
     Parked,
     Ping,
+    Prefixes,
     Progress,
     Starting,
     Step,
     StepRow,
     Submit,
 )
+from shared.readings import MemoryReading
 from tests.proxy.link_world import STARTED_S, World
 from tests.proxy.small_worlds import hello
 from tests.shared.wire_samples import SAMPLES
@@ -47,6 +48,7 @@ WORDS = [
     Failed(1, "a", 1, "no"),
     Parked(1, "a", 1, 3),
     progress(1),
+    Prefixes(1, (1, 2), (3,)),
 ]
 
 

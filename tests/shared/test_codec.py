@@ -65,7 +65,9 @@ BOUNDED = {
     "rung": st.integers(0, limits.RUNG_MAX),
     "rank": st.integers(0, limits.LANES_MAX - 1),
     "quantum_ms": st.floats(0, limits.QUANTUM_MS_MAX, exclude_min=True),
-    "tokens": st.integers(0, limits.CONTEXT_TOKENS_MAX),
+    **dict.fromkeys(("tokens", "cached", "shares_from"), st.integers(0, limits.CONTEXT_TOKENS_MAX)),
+    **dict.fromkeys(("added", "gone"), st.lists(st.integers(0, (1 << 62) - 1), max_size=20).map(tuple)),
+    "salt": st.text(max_size=limits.SALT_CHARS_MAX),
     **dict.fromkeys(("step_ms", "row_ms", "gpu_ms"), TIMES),
     **dict.fromkeys(("prefill_ms_per_token", "decode_ms_per_step"), TIMES),
 }

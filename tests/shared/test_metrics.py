@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from shared.metrics import Metrics
+from shared.readings import PrefixReading
 
 DECLARED = {
     "forebay_queue_wait_seconds": "histogram",
@@ -27,6 +28,16 @@ DECLARED = {
     "forebay_quarantined": "gauge",
     "forebay_connections_ended": "counter",
     "forebay_house_seconds": "gauge",
+    "forebay_prompt_tokens": "counter",
+    "forebay_prompt_tokens_cached": "counter",
+    "forebay_prefix_kept_bytes": "gauge",
+    "forebay_prefix_shared_bytes": "gauge",
+    "forebay_prefix_blocks": "gauge",
+    "forebay_prefix_disk_bytes": "gauge",
+    "forebay_prefix_evictions": "counter",
+    "forebay_prefix_disk_reads": "counter",
+    "forebay_prefix_disk_writes": "counter",
+    "forebay_prefix_disk_bad": "counter",
 }
 
 
@@ -92,6 +103,30 @@ def test_lanes_that_are_forgotten_have_no_gauge_and_keep_their_counts(metrics):
     assert value(metrics, "forebay_queued", lane="upper") is None
     assert value(metrics, "forebay_running", lane="upper") is None
     assert value(metrics, "forebay_parks_total", lane="upper") == 1
+
+
+READING = PrefixReading(10, 20, 30, 4, 50, 6, 7, 8)
+SIZES = {"kept_bytes": 10, "shared_bytes": 20, "blocks": 30, "disk_bytes": 50}
+COUNTS = {"evictions_total": 4, "disk_reads_total": 6, "disk_writes_total": 7, "disk_bad_total": 8}
+
+
+def prefixes(metrics, names):
+    return {name: value(metrics, f"forebay_prefix_{name}") for name in names}
+
+
+def test_what_the_worker_keeps_of_prompts_is_shown_each_number_under_its_own_name(metrics):
+    metrics.keeps(READING)
+    assert prefixes(metrics, SIZES) == SIZES
+    assert prefixes(metrics, COUNTS) == COUNTS
+
+
+def test_without_a_worker_nothing_is_kept_and_its_counts_stand_until_the_next_ones(metrics):
+    metrics.keeps(READING)
+    metrics.keeps(None)
+    assert set(prefixes(metrics, SIZES).values()) == {0}
+    assert prefixes(metrics, COUNTS) == COUNTS
+    metrics.keeps(PrefixReading(evictions=1))
+    assert prefixes(metrics, COUNTS) == {**dict.fromkeys(COUNTS, 0), "evictions_total": 1}
 
 
 def test_a_label_with_odd_characters_is_read_back_as_it_was(metrics):

@@ -16,11 +16,11 @@ from shared.messages import (
     Finished,
     Hello,
     ManifestRow,
-    MemoryReading,
     Park,
     Parked,
     Ping,
     PrefillShare,
+    Prefixes,
     Progress,
     Restart,
     RowLogprobs,
@@ -31,6 +31,7 @@ from shared.messages import (
     Submit,
 )
 from shared.model_facts import ModelFacts
+from shared.readings import MemoryReading, PrefixReading
 from shared.sampling import LogitBias, Sampling
 
 FACTS = ModelFacts(
@@ -48,6 +49,9 @@ FACTS = ModelFacts(
     why_not="",
     caches="attention, window",
     kv_bits=8,
+    reuse="checkpoints",
+    shares_from=256,
+    why_not_shared="its layers have windows",
 )
 SAMPLING = Sampling(
     temperature=0.7,
@@ -75,6 +79,7 @@ SAMPLES = (
         sampling=SAMPLING,
         rank=1,
         quantum_ms=150.0,
+        salt="k-1",
     ),
     Cancel(3, "req_1/1/0"),
     Ping(3, 12),
@@ -93,7 +98,7 @@ SAMPLES = (
         step_ms=21.5,
         row_ms=10.75,
         rows=(StepRow("a/0", 1, 0, 300), StepRow("b/0", 2, 9, 1)),
-        prefills=(PrefillShare("c/0", 1, 200, 150.5),),
+        prefills=(PrefillShare("c/0", 1, 200, 150.5, 64),),
         logprobs=(RowLogprobs(1, -0.25, (1, 7), (-0.25, -2.5)),),
     ),
     Finished(3, "a/0", 1, 10, "stop"),
@@ -111,6 +116,7 @@ SAMPLES = (
         answers=3,
         wants_recycle=False,
         memory=MemoryReading(1, 2, 3, 4),
+        prefixes=PrefixReading(1, 2, 3, 4, 5, 6, 7, 8),
     ),
     Starting(3, Care(1, "closed")),
     Exited(3, "memory", "Unable to allocate", (ManifestRow("a/0", 1, 10, False),)),
@@ -119,6 +125,7 @@ SAMPLES = (
     Parked(3, "a/0", 1, 10),
     Restart(3),
     Stop(3),
+    Prefixes(3, (1, (1 << 62) - 1), (7,)),
 )
 
 

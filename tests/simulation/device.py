@@ -50,6 +50,8 @@ class Device:
         for word in self._inbox:
             self._take(word, now)
         self._inbox.clear()
+        for sequence in self._scheduler.beginning():
+            sequence.begin(0)
         self._plan = plan = self._scheduler.plan(now)
         if plan.idle:
             return 0.0

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from shared import lifeline
-from shared.messages import ManifestRow, MemoryReading, Phase, Progress
+from shared.messages import ManifestRow, Phase, Progress
+from shared.readings import MemoryReading
 from worker.launch import EXIT_CANNOT_LOAD, EXIT_PLANNED, SENT_BY_ANOTHER, LaunchSpec
 from worker.manifest import ManifestWriter
 from worker.progress_pipe import ProgressWriter

@@ -59,6 +59,7 @@ class Life:
             manifest_fd=self.manifest_fd,
             settings=WorkerSettings.model_validate({"slots": 3, **settings}),
             log=LogSettings(format="json"),
+            prefix_folder=str(run_folder.path / "prefixes"),
         )
         descriptors = (progress_end, lifeline_end, self.manifest_fd)
         with foreign_signals.blocked() if begins_blocked else contextlib.nullcontext():

@@ -3,7 +3,8 @@
 import signal
 
 from shared.config import WorkerSettings
-from shared.messages import BackingOff, Care, Exited, MemoryReading, Phase, Progress, Starting
+from shared.messages import BackingOff, Care, Exited, Phase, Progress, Starting
+from shared.readings import MemoryReading
 from worker.restart import RestartPolicy
 from worker.supervision import (
     Event,
@@ -118,10 +119,10 @@ class Bench:
             it.message.delay_s for it in said if isinstance(it, Tell) and isinstance(it.message, BackingOff)
         ]
         if not waits:
-            assert Spawn(self.epoch) in said
+            assert self.epoch in spawned(said)
             return 0.0
         assert self.wait(waits[0] - 0.25) == []
-        assert Spawn(self.epoch + 1) in self.wait(0.5)
+        assert self.epoch + 1 in spawned(self.wait(0.5))
         return waits[0]
 
     def die_of_memory(self) -> float:
@@ -132,3 +133,8 @@ def cause_of(instructions: list[Instruction]) -> tuple[str, str]:
     told = [it.message for it in instructions if isinstance(it, Tell)]
     exited = next(message for message in told if isinstance(message, Exited))
     return exited.cause, exited.detail
+
+
+def spawned(said: list[Instruction]) -> list[int]:
+    """Return the epochs of the workers that these instructions start."""
+    return [each.epoch for each in said if isinstance(each, Spawn)]

@@ -3,7 +3,8 @@
 import pytest
 
 from shared.limits import PROGRESS_INTERVAL_S
-from shared.messages import MemoryReading, Ping, Progress
+from shared.messages import Ping, Progress
+from shared.readings import MemoryReading
 from tests.worker.turned_loop import EPOCH, HELLO, KV_BYTES, MEMORY, Turned, submit
 from worker.held_memory import ASK_INTERVAL_S
 from worker.memory_guard import Bounds

@@ -16,7 +16,8 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.messages import ManifestRow, MemoryReading
+from shared.messages import ManifestRow
+from shared.readings import MemoryReading
 from worker import journal_file
 from worker.journal import (
     FILE_NAME,

@@ -11,7 +11,14 @@ import pytest
 
 from shared.config import LogSettings, WorkerSettings
 from worker import launch
-from worker.launch import LaunchSpec, find_openblas, identity, supervisor_identity, worker_environment
+from worker.launch import (
+    LaunchSpec,
+    find_openblas,
+    identity,
+    supervisor_identity,
+    without_prefixes,
+    worker_environment,
+)
 
 SPEC = LaunchSpec(
     worker="0",
@@ -24,6 +31,7 @@ SPEC = LaunchSpec(
     manifest_fd=9,
     settings=WorkerSettings(slots=3, context_tokens=None, hang_floor_s=0.5),
     log=LogSettings(format="json"),
+    prefix_folder="/models/ä b/prefixes",
 )
 
 
@@ -37,6 +45,15 @@ def test_a_spec_survives_its_json() -> None:
 def test_a_spec_that_is_wrong_is_a_value_error(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="LaunchSpec"):
         LaunchSpec.from_json(json.dumps({**json.loads(SPEC.to_json()), **change}))
+
+
+def test_without_prefixes_nothing_is_kept_and_all_else_is_as_set() -> None:
+    settings = SPEC.settings.model_copy(update={"cache_memory_mb": 900, "prefix_disk_gb": 5.0})
+    without = without_prefixes(settings)
+    assert (without.cache_memory_mb, without.prefix_disk_gb) == (0, 0.0)
+    assert (settings.cache_memory_mb, settings.prefix_disk_gb) == (900, 5.0)
+    changed = {"cache_memory_mb", "prefix_disk_gb"}
+    assert without.model_dump(exclude=changed) == settings.model_dump(exclude=changed)
 
 
 def test_identities_tell_lives_and_supervisors_apart() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.limits import MIB
-from shared.messages import MemoryReading
+from shared.readings import MemoryReading
 from worker.memory_guard import (
     CLEAR_INTERVAL_S,
     FLOOR_SHARE,
@@ -36,6 +36,7 @@ class Bench:
     held: int = READY
     spare: int = 0
     kv: int = 0
+    kept: int = 0
     available: int | None = PLENTY
     arrays: int = 300
     idle: bool = False
@@ -47,7 +48,7 @@ class Bench:
 
     def seen(self) -> Seen:
         reading = MemoryReading(self.held, self.spare, 0, self.held + self.spare)
-        return Seen(self.now, reading, self.kv, self.idle, self.available, self.arrays)
+        return Seen(self.now, reading, self.kv, self.idle, self.available, self.arrays, self.kept)
 
     def look(self, after_s: float = 0.05, **changes: int | bool | None) -> Orders:
         for name, value in changes.items():
@@ -102,9 +103,9 @@ def test_measures_come_one_a_look_spare_buffers_then_smaller_pieces_then_a_small
     bench: Bench,
 ) -> None:
     over = {"held": 25 * GIB, "kv": 8 * GIB, "spare": GIB}
-    assert bench.look(**over) == Orders(True, False, 1.0, FULL, wants_recycle=False)
-    assert bench.look(spare=0) == Orders(False, False, 0.5, FULL, wants_recycle=False)
-    assert bench.look() == Orders(False, False, 0.5, 7 * GIB, wants_recycle=False)
+    assert bench.look(**over) == Orders(True, False, 1.0, FULL, wants_recycle=False, keeps_prefixes=False)
+    assert bench.look(spare=0) == Orders(False, False, 0.5, FULL, wants_recycle=False, keeps_prefixes=False)
+    assert bench.look() == Orders(False, False, 0.5, 7 * GIB, wants_recycle=False, keeps_prefixes=False)
 
 
 def test_spare_buffers_alone_cost_no_more_than_themselves(bench: Bench) -> None:
@@ -278,6 +279,7 @@ looks = st.builds(
     held=sizes,
     spare=sizes,
     kv=sizes,
+    kept=st.just(0) | sizes,
     available=st.none() | sizes,
     idle=st.booleans(),
     after_s=st.floats(0, 60),
@@ -301,7 +303,7 @@ def test_a_budget_stays_within_none_and_all_and_comes_back_in_calm(
         orders = bench.look(**changes)  # type: ignore[arg-type]  # numbers and booleans
         assert 0 <= orders.budget_bytes <= bounds.budget_bytes
         assert orders.quantum_share in (0.5, 1.0)
-    calm = {"held": ready, "kv": 0, "spare": 0, "available": 1 << 40, "idle": True}
+    calm = {"held": ready, "kv": 0, "kept": 0, "spare": 0, "available": 1 << 40, "idle": True}
     for _ in range(25):
         orders = bench.look(after_s=1.0, **calm)
     assert orders == Orders(False, False, 1.0, bounds.budget_bytes, wants_recycle=False)
@@ -316,6 +318,9 @@ def test_no_measure_is_taken_before_the_milder_ones(
     before = bench.look(held=ready)
     for changes in seen:
         orders = bench.look(**changes)  # type: ignore[arg-type]  # numbers and booleans
+        if orders.quantum_share < 1.0:
+            assert not orders.keeps_prefixes
+            assert not before.keeps_prefixes
         if orders.budget_bytes < before.budget_bytes:
             assert orders.quantum_share < 1.0
             assert before.quantum_share < 1.0
@@ -330,10 +335,10 @@ def test_no_measure_is_taken_before_the_milder_ones(
 def test_no_leak_over_the_cap_is_ever_a_wedge(
     bounds: Bounds, ready: int, leak: int, seen: list[dict[str, int]]
 ) -> None:
-    """Whatever was before: idle over its cap, a worker asks to be replaced within four looks."""
+    """Whatever was before: idle over its cap, a worker asks to be replaced within five looks."""
     bench = Bench(bounds=bounds, held=ready)
     for changes in seen:
         bench.look(**changes)  # type: ignore[arg-type]  # numbers and booleans
     idle = {"held": bench.guard.cap_bytes + leak, "kv": 0, "spare": 0, "available": 1 << 40, "idle": True}
     orders = [bench.look(after_s=0.25, **idle) for _ in range(9)]
-    assert all(each.wants_recycle for each in orders[3:])
+    assert all(each.wants_recycle for each in orders[4 if bench.kept else 3 :])

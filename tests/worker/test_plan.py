@@ -152,6 +152,14 @@ def test_a_chunk_knows_its_ids_and_whether_it_is_all_of_the_prefill() -> None:
     assert not chunk(3, start=2, prompt=6).is_whole_prefill
 
 
+def test_behind_what_was_there_already_all_that_is_left_is_the_whole_prefill() -> None:
+    piece = chunk(3, start=2, prompt=6)
+    piece.sequence.begin(2)
+    assert piece.is_whole_prefill
+    assert not Chunk(piece.sequence, 2, 2).is_whole_prefill
+    assert not Chunk(piece.sequence, 0, 5).is_whole_prefill
+
+
 @pytest.mark.parametrize(("chunks", "idle"), [((), True), ((chunk(3),), False)])
 def test_a_plan_without_chunks_and_rows_is_idle(chunks: tuple[Chunk, ...], idle: bool) -> None:
     assert Plan((), chunks, (), 0.0).idle is idle

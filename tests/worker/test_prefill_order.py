@@ -22,7 +22,9 @@ quanta = st.integers(SMALL_CHUNK, 400).map(float)
 def prompt(rank: int, tokens: int, quantum_ms: float = 100.0) -> Sequence:
     """Return a prompt of so many tokens to prefill, a millisecond each."""
     submit = Submit(1, "a", 1, (1,) * (tokens + 1), (), 4, (), Sampling(), rank, quantum_ms)
-    return Sequence.of(submit, now=0.0)
+    sequence = Sequence.of(submit, now=0.0)
+    sequence.begin(0)
+    return sequence
 
 
 @dataclass
@@ -208,3 +210,28 @@ def test_a_bounded_prompt_goes_on_from_where_its_chunk_ended() -> None:
     one = prompt(0, 70, 250.0)
     cut = [[(each.start, each.tokens) for each in order.chunks([one], 0, 0.0)] for _ in range(3)]
     assert cut == [[(0, 40)], [(40, 20)], [(60, 10)]]
+
+
+@pytest.mark.parametrize(("begun", "unbegun", "spent"), [(8, 0, 200), (1, 7, 200), (1, 0, 100), (1, 3, 100)])
+def test_prompts_that_have_yet_to_begin_make_a_turn_longer_but_get_nothing(
+    begun: int, unbegun: int, spent: int
+) -> None:
+    """They wait for what is prefilled: eight prompts and four rows, and so two quanta."""
+    order = PrefillOrder(StepTimes(1.0, 5.0))
+    waiting = [Sequence.of(Submit(1, "b", 1, (1,) * 900, (), 4, (), Sampling(), 0, 100.0), 0.0)] * unbegun
+    chunks = order.chunks([*waiting, *(prompt(0, 900) for _ in range(begun))], decoding=4, now=0.0)
+    assert not {chunk.sequence for chunk in chunks} & {*waiting}
+    assert sum(chunk.tokens for chunk in chunks) == spent
+
+
+def test_a_prompt_that_began_behind_what_was_there_is_not_in_the_middle_of_its_prefill() -> None:
+    """Between two prompts a lower one needn't wait four times as long."""
+    line = Line([[99], [1000]], [99.0, 50.0])
+    turns = 0
+    while True:
+        turns += 1
+        line.prompts[0] = Sequence.of(Submit(1, "a", 1, (1,) * 150, (), 4, (), Sampling(), 0, 99.0), 0.0)
+        line.prompts[0].begin(50)
+        if 1 in ranks(line.turn()):
+            break
+    assert turns == pytest.approx(1 + 50 / (OWED_SHARE * 99), abs=1)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.codec import encode
-from shared.messages import MemoryReading, Ping, Progress
+from shared.messages import Ping, Progress
+from shared.readings import MemoryReading
 from worker.progress_pipe import FRAME_BYTES_MAX, ProgressReader, ProgressWriter
 
 HUGE = (1 << 63) - 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shared.config import WorkerSettings
 from shared.messages import CALM, BackingOff, Care, Exited, ManifestRow, Starting
-from tests.worker.policy_bench import FIRST, Bench, cause_of
+from tests.worker.policy_bench import FIRST, Bench, cause_of, spawned
 from worker.death import MemoryEvidence
 from worker.journal import BecameReady, CareChanged, Ended, Ran, Spawned
 from worker.launch import EXIT_CANNOT_LOAD, EXIT_LOOP_EXCEPTION
@@ -70,6 +70,17 @@ def test_loading_backing_off_and_sleeping_are_no_healthy_time(bench: Bench) -> N
     bench.sleep(10_000)
     bench.idle(90)
     assert bench.care.rung == 3
+
+
+@pytest.mark.parametrize(("rung", "keeps"), [(0, True), (1, True), (2, True), (3, False)])
+def test_a_worker_that_starts_on_the_lowest_rung_keeps_nothing_of_prompts(rung: int, keeps: bool) -> None:
+    assert Spawn(FIRST, keeps_prefixes=keeps) in Bench(SETTINGS, rung=rung).said
+
+
+def test_what_a_worker_may_keep_follows_the_rung_that_was_climbed_to_meanwhile() -> None:
+    bench = Bench(SETTINGS, rung=3)
+    bench.idle(101)
+    assert Spawn(FIRST + 1, keeps_prefixes=True) in bench.exit(1)
 
 
 def test_a_crash_does_not_take_back_the_healthy_time_before_it(bench: Bench) -> None:
@@ -197,7 +208,7 @@ def test_but_for_trials_a_minute_apart_no_window_sees_more_restarts_than_allowed
         told = bench.told[-1]
         if isinstance(told, BackingOff):
             bench.now += told.delay_s
-            assert Spawn(told.epoch + 1) in bench.order(Ticked(bench.now + 1e-6))
+            assert told.epoch + 1 in spawned(bench.order(Ticked(bench.now + 1e-6)))
         was_open = isinstance(told, BackingOff) and told.care.breaker == "open"
         (trials if was_open else restarts).append(bench.now)
     most = SETTINGS.restarts_max + 1

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from shared.config import WorkerSettings
 from shared.limits import RUNG_MAX
-from shared.messages import BackingOff, Care, Exited, MemoryReading, Phase, Progress, Starting
+from shared.messages import BackingOff, Care, Exited, Phase, Progress, Starting
+from shared.readings import MemoryReading
 from worker.journal import CareChanged
 from worker.launch import EXIT_CANNOT_LOAD, EXIT_PLANNED
 from worker.life import HEALTHY_S, IDLE_MARGIN_S, SERVED_S_MIN

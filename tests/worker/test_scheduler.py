@@ -6,6 +6,7 @@ import pytest
 
 from shared.messages import Submit
 from shared.sampling import Sampling
+from tests.worker.prompt_scheduler import PromptScheduler
 from worker.plan import CHUNK_TOKENS_MAX, Plan, StepTimes
 from worker.scheduler import Emitted, Ended, Scheduler
 from worker.sequence import Phase, Sequence
@@ -43,7 +44,7 @@ def sequence(
 
 def scheduler(slots: int = 4) -> Scheduler:
     """Prefill takes a millisecond a token, so that a quantum is 100 tokens."""
-    return Scheduler(slots, StepTimes(prefill_ms_per_token=1.0, decode_ms_per_step=5.0))
+    return PromptScheduler(slots, StepTimes(prefill_ms_per_token=1.0, decode_ms_per_step=5.0))
 
 
 def with_rows(rows: int, slots: int = 60) -> Scheduler:
@@ -120,7 +121,7 @@ def test_a_quantum_is_never_overrun_by_more_than_a_small_chunk(rows: int, quanta
 
 
 def test_the_fixed_cost_of_a_turn_is_part_of_the_quantum_and_of_what_it_says() -> None:
-    plans = Scheduler(4, StepTimes(1.0, 5.0, prefill_fixed_ms=40.0))
+    plans = PromptScheduler(4, StepTimes(1.0, 5.0, prefill_fixed_ms=40.0))
     plans.submit(sequence("a", prompt=501))
     plan = plans.plan(0.0)
     assert chunks(plan) == [("a", 0, 60)]
@@ -128,7 +129,7 @@ def test_the_fixed_cost_of_a_turn_is_part_of_the_quantum_and_of_what_it_says() -
 
 
 def test_a_prompt_moves_however_small_the_quantum() -> None:
-    plans = Scheduler(4, StepTimes(1.0, 5.0, prefill_fixed_ms=40.0))
+    plans = PromptScheduler(4, StepTimes(1.0, 5.0, prefill_fixed_ms=40.0))
     plans.submit(sequence("a", prompt=501, quantum_ms=10.0))
     assert chunks(plans.plan(0.0)) == [("a", 0, SMALL_CHUNK)]
 
@@ -180,6 +181,19 @@ def test_tokens_come_out_with_their_indices_and_the_last_one_ends_the_sequence()
     assert plans.settle([a], [8]) == [Emitted(a, 1, 8), Ended(a, 2, "length")]
     assert plans.plan(0.0) == Plan((a,), (), (), 0.0)
     assert not plans.busy
+
+
+def test_a_sequence_knows_what_was_read_for_it_with_the_token_that_ended_it() -> None:
+    plans = scheduler()
+    a, b = sequence("a", max_tokens=9, stop_ids=(2,)), sequence("b", max_tokens=9)
+    for each in (a, b):
+        plans.submit(each)
+    steps = [plans.plan(0.0) for _ in range(3)]
+    plans.settle(steps[0].rows, [7, 8])
+    plans.settle(steps[1].rows, [2, 9])
+    plans.cancel("b")
+    plans.settle(steps[2].rows, [5, 5])
+    assert (a.said, b.said) == ([7, 2], [8, 9])
 
 
 def test_a_stop_id_ends_a_sequence_and_is_not_emitted() -> None:
@@ -341,7 +355,7 @@ def test_a_lower_rank_with_a_longer_quantum_still_keeps_to_the_higher_ones_turn(
 
 def test_a_lower_rank_gets_nothing_while_a_higher_one_has_prefill_left_for_the_next_turn() -> None:
     """A chunk is bounded in tokens too, so on a fast device there is time left behind it."""
-    plans = Scheduler(4, StepTimes(prefill_ms_per_token=0.01, decode_ms_per_step=5.0))
+    plans = PromptScheduler(4, StepTimes(prefill_ms_per_token=0.01, decode_ms_per_step=5.0))
     plans.submit(sequence("low", prompt=501, rank=1))
     plans.submit(sequence("high", prompt=2 * CHUNK_TOKENS_MAX + 11))
     assert [chunks(plans.plan(0.0)) for _ in range(3)] == [

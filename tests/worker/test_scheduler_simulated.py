@@ -9,8 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from shared.messages import Submit
 from shared.sampling import Sampling
+from tests.worker.prompt_scheduler import PromptScheduler
 from worker.plan import Plan, StepTimes
-from worker.scheduler import Emitted, Ended, Scheduler
+from worker.scheduler import Emitted, Ended
 from worker.sequence import Phase, Sequence
 
 SLOTS = 3
@@ -70,7 +71,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.times = StepTimes(prefill_ms_per_token=1.0, decode_ms_per_step=1.0)
-        self.scheduler = Scheduler(SLOTS, self.times)
+        self.scheduler = PromptScheduler(SLOTS, self.times)
         self.engine = FalseEngine()
         self.live: dict[str, Sequence] = {}
         self.told: dict[Sequence, int] = {}

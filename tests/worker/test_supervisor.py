@@ -5,17 +5,21 @@ import gc
 import os
 import signal
 import time
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from shared.config import Settings
+from shared.limits import RUNG_MAX
 from shared.messages import BackingOff, Care, Exited, Starting
 from tests.worker.supervised_house import FRESH, House, ended, is_gone, open_descriptors, until
-from worker import life
+from worker import epochs, life
 from worker.__main__ import main
 from worker.child import Child, Launcher
+from worker.epochs import Past
+from worker.launch import LaunchSpec
 from worker.supervisor import Supervisor
 
 
@@ -125,7 +129,7 @@ async def test_a_command_that_is_not_there_is_a_death_that_backs_off(house: Hous
 async def test_a_worker_that_no_thread_can_wait_for_is_a_death_that_backs_off(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def start(_launcher: Launcher, _epoch: int) -> Child:
+    async def start(_launcher: Launcher, _epoch: int, **_named: object) -> Child:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(Launcher, "start", start)
@@ -133,6 +137,24 @@ async def test_a_worker_that_no_thread_can_wait_for_is_a_death_that_backs_off(
         # A word that is said before the wire is connected is lost, and said again in the next wait.
         await house.hears(Exited, cause="crash", detail="could not be started: can't start new thread")
         await house.hears(BackingOff)
+
+
+@pytest.mark.parametrize(("rung", "kept_mb"), [(RUNG_MAX, 0), (RUNG_MAX - 1, 900)])
+async def test_only_on_the_lowest_rung_a_process_is_told_to_keep_nothing_of_prompts(
+    house: House, monkeypatch: pytest.MonkeyPatch, rung: int, kept_mb: int
+) -> None:
+    told: list[LaunchSpec] = []
+
+    async def exec_of(_launcher: Launcher, spec: LaunchSpec, _output: object) -> Process:
+        told.append(spec)
+        raise OSError("that was all")
+
+    monkeypatch.setattr(Launcher, "_exec", exec_of)
+    monkeypatch.setattr(epochs, "RUNG_AFTER_A_PANIC", rung)
+    past = Past(first_epoch=1, machine_went_down=True)
+    async with house.supervisor("healthy", past, cache_memory_mb=900):
+        await until(lambda: told)
+    assert told[0].settings.cache_memory_mb == kept_mb
 
 
 async def test_a_proxy_that_comes_late_learns_the_present_state(house: House) -> None:

@@ -7,16 +7,9 @@ from typing import Any
 from shared.clock import FalseClock
 from shared.limits import PING_INTERVAL_S, PINGS_MISSED_MAX
 from shared.logs import get
-from shared.messages import (
-    Hello,
-    ManifestRow,
-    MemoryReading,
-    Message,
-    Ping,
-    Progress,
-    Submit,
-)
+from shared.messages import Hello, ManifestRow, Message, Ping, Progress, Submit
 from shared.model_facts import ModelFacts
+from shared.readings import MemoryReading, PrefixReading
 from shared.sampling import Sampling
 from tests.worker.workbench import FalseChannel, SteadyTimes
 from worker.engine.batch_engine import StepResult
@@ -46,7 +39,8 @@ SILENCE_S = PING_INTERVAL_S * PINGS_MISSED_MAX
 class FalseEngine:
     """Answers every row with token 7, a step behind, as the real one does; keeps what it was told to drop.
 
-    It raises `problem` in the call that `fails_in` names.
+    It raises `problem` in the call that `fails_in` names. `kept` says how many tokens of a sequence's prompt
+    are there already, None while they are read from the disk; of one that isn't named, none are.
     """
 
     def __init__(self) -> None:
@@ -58,6 +52,12 @@ class FalseEngine:
         self.kv_bytes = KV_BYTES
         self.arrays = 0
         self.bytes_max: list[int] = []
+        self.kept: dict[str, int | None] = {}
+        self.begun: list[str] = []
+        self.prefixes = PrefixReading()
+        self.keeps: list[bool] = []
+        self.names: list[int] = []
+        self.news: tuple[list[int], list[int]] = ([], [])
 
     @property
     def under_way(self) -> int:
@@ -67,6 +67,23 @@ class FalseEngine:
         if sequences:
             self.called("drop")
         self.dropped += [sequence.name for sequence in sequences]
+
+    def begin(self, sequence: Sequence) -> int | None:
+        assert not self.steps, "a row that may be copied from is under way"
+        cached = self.kept.get(sequence.name, 0)
+        if cached is not None:
+            self.begun.append(sequence.name)
+        return cached
+
+    def limit_prefixes(self, keeps: bool) -> None:
+        self.keeps.append(keeps)
+
+    def take_prefix_news(self) -> tuple[list[int], list[int]]:
+        news, self.news = self.news, ([], [])
+        return news
+
+    def prefix_names(self) -> list[int]:
+        return self.names
 
     def prefill(self, chunks: Seq[Chunk]) -> float:
         assert chunks
@@ -120,6 +137,7 @@ class Turned:
         bounds: Bounds = BOUNDS,
         engine: FalseEngine | None = None,
         first_run_ms: float = 0.0,
+        share_tokens: int = 0,
     ) -> None:
         self.channel = FalseChannel()
         self.clock = FalseClock(1000.0)
@@ -132,7 +150,7 @@ class Turned:
         ours: Any = self.engine  # stands in for one with a model
         channel: Any = self.channel  # stands in for a dealer
         self.inbox = Inbox(channel, EPOCH, log)
-        self.scheduler = Scheduler(slots, times)
+        self.scheduler = Scheduler(slots, times, reuse="any", share_tokens=share_tokens)
         outbox = Outbox(channel, EPOCH)
         watch = HeldMemory(bounds, self.memory.sources, ours, 0, clock=self.clock, log=log)
         parts = Parts(

@@ -13,7 +13,6 @@ from shared.messages import (
     Finished,
     Hello,
     ManifestRow,
-    MemoryReading,
     Message,
     Ping,
     Progress,
@@ -21,6 +20,7 @@ from shared.messages import (
     Step,
     Submit,
 )
+from shared.readings import MemoryReading
 from shared.sampling import Sampling
 from worker.engine.batch_engine import BatchEngine
 from worker.engine.model import LoadedModel
@@ -31,6 +31,7 @@ from worker.loop import Loop, Parts
 from worker.memory_guard import Bounds
 from worker.outbox import Outbox
 from worker.plan import CHUNK_TOKENS_MAX, Chunk, StepTimes
+from worker.prefix_disk.tier import DiskTier
 from worker.reporter import Reporter
 from worker.running import Running
 from worker.scheduler import Scheduler
@@ -104,15 +105,22 @@ class Workbench:
         quantum_ms: float = 40.0,
         kv_bytes_max: int = PLENTY,
         chunk_tokens_max: int = CHUNK_TOKENS_MAX,
+        kept_bytes_max: int = 0,
+        tier: DiskTier | None = None,
     ) -> None:
         self.kv_bytes_max = kv_bytes_max
         self.quantum_ms = quantum_ms
         self.channel = FalseChannel()
         self.clock = FalseClock()
         self.facts = loaded.facts
-        self.engine = BatchEngine(loaded, kv_bytes_max)
+        self.engine = BatchEngine(loaded, kv_bytes_max, kept_bytes_max, tier)
         times = SteadyTimes(chunk_tokens_max=chunk_tokens_max)
-        self.scheduler = Scheduler(slots if loaded.facts.batches else 1, times)
+        self.scheduler = Scheduler(
+            slots if loaded.facts.batches else 1,
+            times,
+            reuse=loaded.facts.reuse,
+            share_tokens=loaded.facts.shares_from,
+        )
         self.progress: list[Progress] = []
         self.manifest: list[Seq[ManifestRow]] = []
         log = get("test")
@@ -150,6 +158,7 @@ class Workbench:
         sampling: Sampling = GREEDY,
         attempt: int = 1,
         rank: int = 0,
+        salt: str = "",
     ) -> None:
         submit = Submit(
             epoch=EPOCH,
@@ -162,6 +171,7 @@ class Workbench:
             sampling=sampling,
             rank=rank,
             quantum_ms=self.quantum_ms,
+            salt=salt,
         )
         self.answers[name] = list(emitted)
         self.logprobs.setdefault(name, [])
@@ -191,6 +201,7 @@ class Workbench:
             sampling=dropped.sampling,
             attempt=dropped.attempt + 1,
             rank=dropped.rank,
+            salt=dropped.salt,
         )
 
     def turn(self) -> None:

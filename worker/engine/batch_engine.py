@@ -6,53 +6,31 @@ is waited for: its time sizes the next chunk, and an error in it shows where it 
 """
 
 import time
-from collections import Counter, deque
-from collections.abc import Collection
+from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Final, cast
 
 import mlx.core as mx
 
 from shared.messages import RowLogprobs
+from shared.readings import PrefixReading
 from shared.sampling import noise_key
+from worker.engine.beginnings import Beginnings
 from worker.engine.flatness import Flatness
 from worker.engine.history import History, Ids
 from worker.engine.model import LoadedModel
 from worker.engine.noise import NoiseKey
-from worker.engine.row_batch import RowBatch
-from worker.engine.row_caches import Prefilled, arrays_in, trim_windows
+from worker.engine.prefilling import Prefilling
+from worker.engine.reuse import Reuse
+from worker.engine.row_batch import RowBatch, RowCaches
 from worker.engine.sampler import BatchSampler, Draw
 from worker.engine.solo_row import SoloRow
-from worker.engine.trial import Together, prefill_together
-from worker.plan import UNBOUNDED, Chunk, similar_lengths
+from worker.plan import Chunk, ChunkBound
+from worker.prefix_disk.tier import DiskTier
 from worker.sequence import Sequence
 
 _CLEAR_CACHE_TOKENS: Final = 2048
-
-
-class RowCaches(Protocol):
-    """The caches of the rows that decode, and these rows in the order in which a step takes them."""
-
-    layers: list[Any]
-    rows: tuple[Any, ...]
-    bytes_max: int
-    can_roll_back: bool
-
-    def change(
-        self, leaving: Collection[Sequence], joining: dict[Any, Prefilled], elsewhere_bytes: int
-    ) -> None: ...
-    def make_room(self, elsewhere_bytes: int) -> None: ...
-    def begin_step(self, elsewhere_bytes: int) -> None: ...  # both may change the order of rows
-    def end_step(self) -> None: ...
-    def roll_back(self) -> None: ...
-    def release(self) -> None: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    @property
-    def arrays(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -84,17 +62,20 @@ class StepResult:
 class BatchEngine:
     """Runs one model on one thread. An exception leaves caches and sequences at odds: let the process end.
 
-    `chunk_bound` says for how many tokens of a forward pass memory is set aside.
+    `chunk_bound` says for how many tokens of a forward pass memory is set aside. Of beginnings of
+    prompts that no row uses up to `kept_bytes_max` are kept, as long as rows leave room for them.
     """
 
-    def __init__(self, loaded: LoadedModel, kv_bytes_max: int) -> None:
-        self.chunk_bound = UNBOUNDED
+    def __init__(
+        self, loaded: LoadedModel, kv_bytes_max: int, kept_bytes_max: int = 0, tier: DiskTier | None = None
+    ) -> None:
         self._loaded = loaded
         layout = loaded.layout
         self._caches: RowCaches = SoloRow() if layout is None else RowBatch(layout, kv_bytes_max)
-        self._prefills: dict[Sequence, Prefilled] = {}
-        self._prefill_bytes_known: int | None = 0
+        self._beginnings = Beginnings(loaded, kept_bytes_max, self._caches.bases_moved, tier)
+        self._prefilling = Prefilling(loaded, self._beginnings)
         self._leaving: set[Sequence] = set()
+        self._reuse = Reuse(self._caches, self._prefilling, self._beginnings, self._leaving)
         self._sampler = BatchSampler([], loaded.facts.vocabulary)
         self._sampled: tuple[tuple[Sequence, ...], tuple[int, ...]] = ((), ())
         self._flatness = Flatness()
@@ -104,24 +85,22 @@ class BatchEngine:
         self._read_at = 0.0
 
     @property
-    def kv_bytes(self) -> int:
-        """Bytes held by the caches of all rows, prefilling and decoding."""
-        return self._caches.nbytes + self._prefill_bytes
+    def chunk_bound(self) -> ChunkBound:
+        return self._prefilling.chunk_bound
+
+    @chunk_bound.setter
+    def chunk_bound(self, bound: ChunkBound) -> None:
+        self._prefilling.chunk_bound = bound
 
     @property
-    def _prefill_bytes(self) -> int:
-        if self._prefill_bytes_known is None:
-            self._prefill_bytes_known = sum(int(cache.nbytes) for cache in self._prefill_caches())
-        return self._prefill_bytes_known
-
-    def _prefill_caches(self) -> list[Any]:
-        held = {id(cache): cache for prefilled in self._prefills.values() for cache in prefilled.parts}
-        return list(held.values())
+    def kv_bytes(self) -> int:
+        """Bytes held by the caches of all rows, prefilling and decoding; what they share counts once."""
+        return self._caches.nbytes + self._reuse.elsewhere_bytes
 
     @property
     def arrays(self) -> int:
-        """How many arrays these caches hold, counted anew."""
-        return self._caches.arrays + arrays_in(self._prefill_caches())
+        """How many arrays caches and kept beginnings hold, counted anew."""
+        return self._caches.arrays + self._prefilling.arrays + self._beginnings.arrays
 
     def limit_bytes(self, bytes_max: int) -> None:
         """From the next step on waste memory for speed only within so many bytes."""
@@ -131,27 +110,22 @@ class BatchEngine:
 
     def drop(self, sequences: Seq[Sequence]) -> None:
         """Free what these sequences hold, by the end of the turn."""
-        for sequence in sequences:
-            if self._prefills.pop(sequence, None) is not None:
-                self._prefill_bytes_known = None
         present = set(self._caches.rows)
-        self._leaving |= {sequence for sequence in sequences if sequence in present}
+        for sequence in sequences:
+            if sequence in present:
+                self._leaving.add(sequence)
+            else:
+                self._reuse.keep_unfinished(sequence)
+                self._prefilling.drop(sequence)
+                self._beginnings.forget(sequence)
 
     def prefill(self, chunks: Seq[Chunk]) -> float:
         """Prefill these chunks; return the milliseconds it took. Whole short prompts share a forward pass."""
         started_at = time.perf_counter()
-        self._make_room(chunks)
-        whole = [chunk for chunk in chunks if self._may_share(chunk)]
-        is_exact = self._loaded.together is Together.EQUAL
-        groups = similar_lengths(whole, self.chunk_bound.together, exact=is_exact)
-        shared = [group for group in groups if len(group) > 1]
-        for group in shared:
-            self._prefill_together(group)
-        done = {chunk.sequence for group in shared for chunk in group}
+        self._reuse.make_room(self._prefilling.coming_bytes(chunks), moves_rows=not self._steps)
+        self._prefilling.prefill(chunks)
         for chunk in chunks:
-            if chunk.sequence not in done:
-                self._prefill_alone(chunk)
-        self._prefill_bytes_known = None
+            self._reuse.keep_checkpoint(chunk)
         self._tokens_since_clear += sum(chunk.tokens for chunk in chunks)
         return 1000 * (time.perf_counter() - started_at)
 
@@ -187,51 +161,10 @@ class BatchEngine:
             self._caches.release()
             self._newest = None
             self._tokens_since_clear = _CLEAR_CACHE_TOKENS
+        self._reuse.tidy()
         if self._tokens_since_clear >= _CLEAR_CACHE_TOKENS:
             mx.clear_cache()
             self._tokens_since_clear = 0
-
-    # --- prefill ------------------------------------------------------------------------------------------
-
-    def _make_room(self, chunks: Seq[Chunk]) -> None:
-        """Let the batch give up what it wastes if the caches of prompts that begin wouldn't fit beside it."""
-        begun = [chunk.sequence for chunk in chunks if chunk.sequence not in self._prefills]
-        coming = sum(self._loaded.facts.row_bytes(len(sequence.ids) - 1) for sequence in begun)
-        if coming and not self._steps:
-            self._caches.make_room(self._prefill_bytes + coming)
-
-    def _may_share(self, chunk: Chunk) -> bool:
-        """Whether a chunk may be prefilled with others: a whole prompt, in which no window is to be cut."""
-        window = self._loaded.facts.window_tokens
-        is_short = not window or chunk.tokens <= window
-        return self._loaded.together is not Together.NEVER and chunk.is_whole_prefill and is_short
-
-    def _prefill_alone(self, chunk: Chunk) -> None:
-        """Prefill the next piece of one prompt."""
-        prefilled = self._prefilled(chunk.sequence)
-        self._loaded.model(mx.array([chunk.ids]), cache=prefilled.caches)
-        trim_windows(prefilled.caches)
-        # One pass after the other: evaluated together, each would take its memory at the same time.
-        mx.eval([cache.state for cache in prefilled.caches])
-        prefilled.length += chunk.tokens
-
-    def _prefill_together(self, chunks: Seq[Chunk]) -> None:
-        """Prefill whole prompts as one batch, padded on the right: what is causal never sees the padding.
-
-        A row is padded with a token of its own: what it may overflow with is nobody else's.
-        """
-        longest = max(chunk.tokens for chunk in chunks)
-        caches = self._loaded.new_caches(longest)
-        ids = [chunk.ids + chunk.ids[-1:] * (longest - chunk.tokens) for chunk in chunks]
-        prefill_together(self._loaded.model, caches, ids, [chunk.tokens for chunk in chunks])
-        mx.eval([cache.state for cache in caches])
-        for row, chunk in enumerate(chunks):
-            self._prefills[chunk.sequence] = Prefilled(caches, row, chunk.tokens, padded=True)
-
-    def _prefilled(self, sequence: Sequence) -> Prefilled:
-        if sequence not in self._prefills:
-            self._prefills[sequence] = Prefilled(self._loaded.new_caches(len(sequence.ids) - 1), 0)
-        return self._prefills[sequence]
 
     # --- membership ---------------------------------------------------------------------------------------
 
@@ -239,15 +172,40 @@ class BatchEngine:
         """Let newcomers into the batch, and those out that leave."""
         if not newcomers and not self._leaving:
             return
-        joining: dict[Any, Prefilled] = {sequence: self._prefilled(sequence) for sequence in newcomers}
-        for sequence in newcomers:
-            del self._prefills[sequence]
-        self._prefill_bytes_known = None
-        users = Counter(id(prefilled.caches) for prefilled in self._prefills.values())
-        for prefilled in joining.values():
-            prefilled.is_last_use = not users[id(prefilled.caches)]
-        self._caches.change(self._leaving, joining, self._prefill_bytes)
-        self._leaving = set()
+        for sequence in self._leaving:
+            self._reuse.keep(sequence)
+        self._reuse.share(newcomers)
+        joining = self._prefilling.take(newcomers)
+        self._caches.change(self._leaving, joining, self._reuse.elsewhere_bytes)
+        for sequence in self._leaving:
+            self._beginnings.forget(sequence)
+        self._leaving.clear()
+
+    # --- beginnings ---------------------------------------------------------------------------------------
+
+    def begin(self, sequence: Sequence) -> int | None:
+        """Find what is there already of a prompt; return how many of its first tokens need no prefill.
+
+        None: something of it is still being read from disk; ask again. No step may be under way.
+        """
+        return self._reuse.begin(sequence)
+
+    def limit_prefixes(self, *, keeps: bool) -> None:
+        """Keep no beginnings but those that rows share, or again as many as there is room for."""
+        self._reuse.limit(keeps=keeps)
+
+    @property
+    def prefixes(self) -> PrefixReading:
+        """What is kept of prompts, and what happened to it."""
+        return self._beginnings.reading
+
+    def take_prefix_news(self) -> tuple[list[int], list[int]]:
+        """Return the names of blocks that are kept since the last call, and of those that aren't any more."""
+        return self._beginnings.take_news()
+
+    def prefix_names(self) -> list[int]:
+        """Return the names of all blocks that are kept."""
+        return self._beginnings.names()
 
     def _inputs(self, rows: tuple[Sequence, ...], previous: _Launched | None) -> mx.array:
         """Return each row's input, int32 (rows,): the step before's token, or a new row's last id."""
@@ -280,7 +238,7 @@ class BatchEngine:
     def _forward(self, previous: _Launched | None) -> _Launched:
         """Start one forward pass behind the step before it, and the draw of its tokens."""
         launched_at = time.perf_counter()
-        self._caches.begin_step(self._prefill_bytes)
+        self._caches.begin_step(self._reuse.elsewhere_bytes)
         rows = self._caches.rows
         inputs = self._inputs(rows, previous)
         before = self._history(rows, previous)

@@ -6,12 +6,16 @@ batch caches are left-padded and copy the whole batch at each join.)
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import mlx.core as mx
 
 from worker.engine.grouping import Row, Shape
 from worker.engine.kinds import KeysValues, Planes
 from worker.engine.row_caches import Piece
+
+# In multiples of how many slots a row's own tokens are read where it has others in common.
+_PADDING: Final = 64
 
 
 @dataclass(slots=True)
@@ -25,10 +29,14 @@ class Group:
     def nbytes(self) -> int:
         return sum(plane.nbytes for planes in self.planes for plane in planes)
 
-    def pieces_of(self, row: Row, leaf: int, kind: KeysValues, length: int) -> list[Piece]:
-        """Return where a row's tokens stand: in the same slots that they have in any other group."""
-        count = min(length, kind.slots(self.shape.room))
-        return [Piece(self.planes[leaf], self.shape.rows.index(row), 0, 0, count)] if count else []
+    def pieces_of(self, row: Row, leaf: int, kind: KeysValues, length: int, skipped: int = 0) -> list[Piece]:
+        """Return where a row's tokens stand: in the same slots that they have in any other group.
+
+        Without the first `skipped`, which the row begins behind from now on; then it has no windows.
+        """
+        count = min(length, kind.slots(self.shape.room)) - skipped
+        place = self.shape.rows.index(row)
+        return [Piece(self.planes[leaf], place, skipped, 0, count)] if count > 0 else []
 
 
 def put(planes: Planes, place: int, pieces: list[Piece]) -> None:
@@ -88,7 +96,7 @@ def _follows(one: list[Piece], other: list[Piece]) -> bool:
 class StepView:
     """A group in one decode step: batch rows `first` to `last`, and where each row's token goes.
 
-    `lengths` are the rows' tokens before this step, `offsets` the same as int32 (rows,).
+    `lengths` are the tokens that the rows have here before this step, `offsets` the same as int32 (rows,).
     """
 
     group: Group
@@ -101,6 +109,7 @@ class StepView:
     _rows: mx.array | None = None
     _masks: dict[tuple[int | None, bool, int | None], mx.array | None] = field(default_factory=dict)
     _slots: dict[int, mx.array] = field(default_factory=dict)
+    _padded_mask: mx.array | None = None
 
     def __post_init__(self) -> None:
         self.shortest, self.longest = min(self.lengths), max(self.lengths)
@@ -126,6 +135,21 @@ class StepView:
         """Return all that is visible, encoded: planes (rows, heads, visible, width)."""
         count, visible = self.last - self.first, self.visible(kind)
         return [plane[:count, :, :visible] for plane in self.group.planes[leaf]]
+
+    def read_padded(self, leaf: int, kind: KeysValues) -> Planes:
+        """Return what `read` does and some slots more, so that shapes stay the same for some steps."""
+        count, slots = self.last - self.first, self._padded(kind)
+        return [plane[:count, :, :slots] for plane in self.group.planes[leaf]]
+
+    def padded_mask(self, kind: KeysValues) -> mx.array:
+        """Return which of these slots a row sees, bool (rows, 1, 1, slots), where all are kept."""
+        if self._padded_mask is None:
+            slots = mx.arange(self._padded(kind), dtype=mx.int32)
+            self._padded_mask = (slots[None] <= self.offsets[:, None])[:, None, None, :]
+        return self._padded_mask
+
+    def _padded(self, kind: KeysValues) -> int:
+        return min(self.group.shape.room, -(-self.visible(kind) // _PADDING) * _PADDING)
 
     def mask(self, kind: KeysValues, window: int | None) -> mx.array | None:
         """Return which slots a row sees, bool (rows, 1, 1, visible); None if all do.

@@ -8,7 +8,7 @@ lengths that change a little move nothing.
 """
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -114,28 +114,39 @@ class _Draft:
 class Arrangement:
     """One decision: from the groups that are and the rows that there must be to the groups that shall be."""
 
-    def __init__(self, lengths: Mapping[Row, int], bound: Bound, *, alone: bool = False) -> None:
+    def __init__(
+        self,
+        lengths: Mapping[Row, int],
+        bound: Bound,
+        *,
+        alone: bool = False,
+        moved: Collection[Row] = (),
+    ) -> None:
         self._lengths = lengths
         self._bound = bound
         self._alone = alone
+        self._moved = moved
 
     def of(self, shapes: Sequence[Shape]) -> list[Placed]:
-        """Return the groups. Rows without a length have left, lengths without a row are new.
+        """Return the groups. Rows without a length have left, lengths without a row are new; moved are both.
 
         A group that goes on in its arrays takes nobody in from another group, and gives nobody away.
         """
         drafts = [
             part
             for shape in shapes
-            for part in self._parts(shape, [r for r in shape.rows if r in self._lengths])
+            for part in self._parts(shape, [row for row in shape.rows if self._stays(row)])
         ]
-        present = {row for shape in shapes for row in shape.rows}
+        present = {row for shape in shapes for row in shape.rows if row not in self._moved}
         newcomers = [row for row in self._lengths if row not in present]
         for row in sorted(newcomers, key=lambda new: -self._lengths[new]):
             self._place(row, drafts)
         if not self._alone and self._bound.ratio > _MERGE_ABOVE:
             self._merge_one_pair(drafts)
         return [self._placed(draft) for draft in drafts]
+
+    def _stays(self, row: Row) -> bool:
+        return row in self._lengths and row not in self._moved
 
     def _parts(self, shape: Shape, stay: list[Row]) -> list[_Draft]:
         """Keep a group together, or take it apart into as few as keep within the bound."""

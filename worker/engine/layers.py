@@ -7,22 +7,28 @@ that group's own rows and arrays (`split`). worker.engine.hooks puts one of the 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
+from worker.engine.attending import Attending, MaskWish
 from worker.engine.group import StepView
+from worker.engine.joined_attention import Own, attend_behind
 from worker.engine.kinds import KeysValues
 from worker.engine.quantised import packed_attention
+from worker.engine.shared_reading import SharedReading
 
 
 class Steps(Protocol):
-    """What a decode step is about: its groups, and each row's length before it, int32 (rows,)."""
+    """What a decode step is about: its groups, and each row's length before it, int32 (rows,).
+
+    `reading` is what the first rows share with each other and don't have in their groups, if there is such.
+    """
 
     views: list[StepView]
     offsets: mx.array
+    reading: SharedReading | None
 
 
 class Ways(Protocol):
@@ -34,14 +40,7 @@ class Ways(Protocol):
     def packed(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class MaskWish:
-    """Stands for the mask that a model asked its cache for; each group makes its own."""
-
-    window: int | None
-
-
-class GroupedCache:
+class GroupedCache(Attending):
     """One layer's keys and values of all rows, as all groups have them; mlx-lm's cache interface for a step.
 
     Where each group is one row (`by_rows`), offsets are plain numbers, which is all that some models take.
@@ -89,12 +88,36 @@ class GroupedCache:
         """Return attention's output, (rows, heads, 1, width), group by group."""
         window = mask.window if mask is not None else None
         views = self.steps.views
+        if self.steps.reading is not None:
+            return self._attend_behind(self.steps.reading, queries, scale, window, sinks)
         if len(views) == 1:
             return self._attend_one(views[0], queries, scale, window, sinks)
         outputs = [
             self._attend_one(view, queries[view.first : view.last], scale, window, sinks) for view in views
         ]
         return mx.concatenate(outputs, axis=0)
+
+    def _attend_behind(
+        self,
+        reading: SharedReading,
+        queries: mx.array,
+        scale: float,
+        window: int | None,
+        sinks: mx.array | None,
+    ) -> mx.array:
+        """Return attention's output where the first rows have only a part of their tokens in their groups."""
+        behind = [view for view in self.steps.views if view.last <= reading.rows]
+        others = self.steps.views[len(behind) :]
+        own = [
+            Own(*self.kind.decode(view.read_padded(self.leaf, self.kind)), view.padded_mask(self.kind))
+            for view in behind
+        ]
+        shared = reading.read(self.leaf, self.kind)
+        outputs = [attend_behind(queries[: reading.rows], own, shared, scale, sinks)]
+        outputs += [
+            self._attend_one(view, queries[view.first : view.last], scale, window, sinks) for view in others
+        ]
+        return outputs[0] if not others else mx.concatenate(outputs, axis=0)
 
     def _attend_one(
         self, view: StepView, queries: mx.array, scale: float, window: int | None, sinks: mx.array | None
@@ -172,7 +195,7 @@ def attend(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return attention for all caches: groups take their own way, any other the original's."""
 
     def attention(queries: mx.array, keys: Any, values: Any, cache: Any, *rest: Any, **named: Any) -> Any:
-        if not isinstance(keys, GroupedCache):
+        if not isinstance(keys, Attending):
             return original(queries, keys, values, cache, *rest, **named)
         given = dict(zip(("scale", "mask", "sinks"), rest, strict=False)) | named
         mask = given.get("mask")

@@ -13,9 +13,10 @@ from mlx_lm.models.cache import CacheList, make_prompt_cache
 from mlx_lm.utils import load_model
 
 from shared.errors import ModelError
-from shared.model_facts import ModelFacts, room_tokens
+from shared.model_facts import ModelFacts, Reuse, room_tokens
 from shared.model_folder import ModelFolder
 from worker.death import speaks_of_memory
+from worker.engine.beginnings_trial import BeginningsTrial
 from worker.engine.grouping import PlaceCosts
 from worker.engine.hooks import Way
 from worker.engine.kinds import KeysValues, Kind
@@ -90,17 +91,27 @@ def load(
     kv_bits: int = 0,
     *,
     limit_bytes: int | None = None,
+    share_tokens: int = 0,
 ) -> LoadedModel:
     """Load the weights and warm up; ModelError in words if the folder can't be served.
 
     `on_progress` is called again and again while it takes time. The thread that loads must run the steps.
-    With all that is loaded no more than `limit_bytes` are taken to find out what prefill takes.
+    With all that is loaded no more than `limit_bytes` are taken to find out what prefill takes. Rows share
+    beginnings of `share_tokens` or more; 0: nothing that was computed is used again.
     """
     try:
         model, _config = load_model(Path(folder.path), lazy=True)
         on_progress()
         _read_weights(model, on_progress)
-        return warm_up(model, folder, context_tokens, on_progress, kv_bits, limit_bytes=limit_bytes)
+        return warm_up(
+            model,
+            folder,
+            context_tokens,
+            on_progress,
+            kv_bits,
+            limit_bytes=limit_bytes,
+            share_tokens=share_tokens,
+        )
     except ModelError:
         raise
     except Exception as problem:
@@ -135,6 +146,7 @@ def warm_up(
     kv_bits: int = 0,
     *,
     limit_bytes: int | None = None,
+    share_tokens: int = 0,
 ) -> LoadedModel:
     """Run a model whose weights are in memory, and learn its costs and how its rows run side by side."""
     context_tokens = min(folder.context_tokens, context_tokens or folder.context_tokens)
@@ -170,6 +182,9 @@ def warm_up(
         why_not=side_by_side.why_not,
         caches=names,
         kv_bits=kv_bits,
+        reuse=side_by_side.reuse if share_tokens else "none",
+        shares_from=share_tokens if side_by_side.shares else 0,
+        why_not_shared=side_by_side.why_not_shared,
     )
     free_bytes = _PROBES_BYTES if limit_bytes is None else limit_bytes - mx.get_active_memory()
     bytes_per_token = costs.kv_bytes_per_token + costs.window_bytes_per_token
@@ -250,6 +265,12 @@ class _SideBySide:
     way: Way | None = None
     together: Together = Together.NEVER
     why_not: str = ""
+    reuse: Reuse = "none"
+    why_not_shared: str = "one row runs at a time"
+
+    @property
+    def shares(self) -> bool:
+        return not self.why_not_shared
 
 
 def _side_by_side(
@@ -264,7 +285,11 @@ def _side_by_side(
     if way is None:
         return _SideBySide(why_not="rows side by side give other logits than each row alone")
     layout = dataclasses.replace(layout, by_rows=way is Way.BY_ROWS)
-    return _SideBySide(layout, way, trial(layout, vocabulary).together())
+    together = trial(layout, vocabulary).together()
+    beginnings = BeginningsTrial(trial(layout, vocabulary), way)
+    reuse = beginnings.reuse()
+    why_not = beginnings.why_not_shared() if reuse != "none" else "nothing of a prompt can be used again"
+    return _SideBySide(layout, way, together, reuse=reuse, why_not_shared=why_not)
 
 
 def _layer_share(layout: Layout | None, layers: int, context_tokens: int) -> float:

@@ -47,6 +47,16 @@ class QuantisedRowCache:
         self.offset = end
         return kind.decode([plane[:, :, :end] for plane in self.planes])
 
+    def put(self, kind: KeysValues, planes: Planes) -> None:
+        """Begin with tokens that are stored already, planes (1, heads, tokens, width)."""
+        assert not self.planes, "something was written"
+        tokens = planes[0].shape[2]
+        self._kind = kind
+        self.planes = kind.empty(1, max(self.step, tokens))
+        for plane, stored in zip(self.planes, planes, strict=True):
+            plane[:, :, :tokens] = stored
+        self.offset = tokens
+
     def make_mask(
         self, tokens: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:

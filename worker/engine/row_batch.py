@@ -1,21 +1,26 @@
 """The caches of the rows that decode: in groups where they grow, stacked where they don't.
 
-Rows stand in the order of their groups. A membership change, or a group that is full, is where arrays are
-copied, one layer after the other, so that what is copied and the copy exist together for one layer only.
+Rows stand in the order of their groups, those first that begin behind a base: a beginning that they share
+with others, and that isn't here. A group has what its rows have of their own. A membership change, or a group
+that is full, is where arrays are copied, one layer after the other, so that what is copied and the copy exist
+together for one layer only.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
-from worker.engine.group import Group, StepView, fill, put
+from worker.engine.group import Group, StepView
 from worker.engine.grouping import Arrangement, Bound, PlaceCosts, Placed, Row, Shape
-from worker.engine.kinds import KeysValues, Kind, Planes, State
+from worker.engine.kinds import KeysValues, Kind, State
 from worker.engine.layers import GroupedCache, LayerParts
-from worker.engine.row_caches import Piece, Prefilled, arrays_in, let_go, pieces_of, planes_of
+from worker.engine.row_caches import Base, Prefilled, arrays_in, let_go
+from worker.engine.shared_reading import SharedReading
+from worker.engine.slabs import RowSource, States
+from worker.engine.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,40 @@ class Layout:
     packed: bool = False
     lists: frozenset[int] = frozenset()
 
+    @property
+    def keys_values(self) -> list[KeysValues]:
+        """The kinds of keys and values, layer by layer."""
+        return [kind for layer in self.layers for kind in layer if isinstance(kind, KeysValues)]
+
+
+class RowCaches(Protocol):
+    """The caches of the rows that decode, and these rows in the order in which a step takes them."""
+
+    layers: list[Any]
+    rows: tuple[Any, ...]
+    bytes_max: int
+    can_roll_back: bool
+
+    def change(
+        self, leaving: Collection[Any], joining: dict[Any, Prefilled], elsewhere_bytes: int
+    ) -> None: ...
+    def put_behind(self, bases: Mapping[Any, Base], elsewhere_bytes: int) -> None: ...
+    def base_tokens(self, row: Any) -> int: ...
+    def length(self, row: Any) -> int: ...
+    def source(self, row: Any) -> RowSource: ...
+    def bases_moved(self) -> None: ...
+    def make_room(self, elsewhere_bytes: int) -> None: ...
+    def begin_step(self, elsewhere_bytes: int) -> None: ...  # both may change the order of rows
+    def end_step(self) -> None: ...
+    def roll_back(self) -> None: ...
+    def release(self) -> None: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def arrays(self) -> int: ...
+
 
 class RowBatch:
     """Rows are anything hashable. `rows` is their order in the step that comes, and in what it returns."""
@@ -44,15 +83,17 @@ class RowBatch:
         self.views: list[StepView] = []
         self.offsets = mx.zeros((0,), dtype=mx.int32)
         self.nbytes = 0
+        self.reading: SharedReading | None = None
         self._layout = layout
-        kinds = [kind for layer in layout.layers for kind in layer]
-        self._leaves = [kind for kind in kinds if isinstance(kind, KeysValues)]
-        self._states = [kind for kind in kinds if isinstance(kind, State)]
+        self._leaves = layout.keys_values
+        self._states = [kind for layer in layout.layers for kind in layer if isinstance(kind, State)]
         self._stacked = [ArraysCache(len(kind.arrays)) for kind in self._states]
         self._stacked_before: list[list[Any]] = []
         self._groups: list[Group] = []
         self._lengths: dict[Row, int] = {}
+        self._bases: dict[Row, Base] = {}
         self._made_room: int | None = None
+        self._is_read = False
         self.layers = self._layers()
 
     # --- membership ---------------------------------------------------------------------------------------
@@ -65,7 +106,45 @@ class RowBatch:
         for row in leaving:
             del self._lengths[row]
         self._lengths |= {row: prefilled.length for row, prefilled in joining.items()}
+        freed = [self._bases.pop(row) for row in leaving if row in self._bases]
+        self._bases |= {row: each.base for row, each in joining.items() if each.base is not None}
         self._arrange(joining, elsewhere_bytes)
+        for base in freed:
+            base.release()
+
+    def put_behind(self, bases: Mapping[Row, Base], elsewhere_bytes: int) -> None:
+        """Let rows begin behind longer bases from now on, and give back what they have of these."""
+        moved = {row: base.tokens - self.base_tokens(row) for row, base in bases.items()}
+        assert min(moved.values(), default=1) > 0, "a base is no longer than the one before"
+        freed = [self._bases[row] for row in bases if row in self._bases]
+        self._bases |= bases
+        self._arrange({}, elsewhere_bytes, moved)
+        for base in freed:
+            base.release()
+
+    def base_tokens(self, row: Row) -> int:
+        """Return how many tokens of a row aren't here but in its base."""
+        return self._bases[row].tokens if row in self._bases else 0
+
+    def length(self, row: Row) -> int:
+        """Return how many tokens a row has, with its base."""
+        return self._lengths[row]
+
+    def source(self, row: Row) -> RowSource:
+        """Return where a row can be copied from, but for its base."""
+        group = next(group for group in self._groups if row in group.shape.rows)
+        first, place = self.base_tokens(row), self.rows.index(row)
+        own = self._lengths[row] - first
+        pieces = [group.pieces_of(row, leaf, kind, own) for leaf, kind in enumerate(self._leaves)]
+        states: States = [
+            [None if array is None else array[place : place + 1] for array in cache.cache]
+            for cache in self._stacked
+        ]
+        return RowSource(self._leaves, first, self._lengths[row], pieces, states)
+
+    def bases_moved(self) -> None:
+        """Look for the bases' tokens anew in the next step."""
+        self._is_read = False
 
     def release(self) -> None:
         """Give all memory back; there must be no rows."""
@@ -81,7 +160,7 @@ class RowBatch:
         """Write something where no token stands, which must change nothing."""
         for group in self._groups:
             for kind, planes in zip(self._leaves, group.planes, strict=True):
-                lengths = [min(self._lengths[row], kind.slots(group.shape.room)) for row in group.shape.rows]
+                lengths = [min(self._own(row), kind.slots(group.shape.room)) for row in group.shape.rows]
                 for place in range(group.shape.places):
                     used = lengths[place] if place < len(lengths) else 0
                     for plane in planes:
@@ -117,9 +196,9 @@ class RowBatch:
             self._arrange({}, elsewhere_bytes)
         else:
             self.make_room(elsewhere_bytes)
-        lengths = [self._lengths[row] for row in self.rows]
-        self.offsets = mx.array(lengths, dtype=mx.int32)
-        self.views = self._views(lengths)
+        self.offsets = mx.array([self._lengths[row] for row in self.rows], dtype=mx.int32)
+        self.views = self._views([self._own(row) for row in self.rows])
+        self._read_bases()
         self._stacked_before = [list(cache.cache) for cache in self._stacked]
 
     def end_step(self) -> None:
@@ -131,43 +210,65 @@ class RowBatch:
         for cache, before in zip(self._stacked, self._stacked_before, strict=True):
             cache.cache = list(before)
 
+    def _own(self, row: Row) -> int:
+        """Return how many tokens of a row are here."""
+        return self._lengths[row] - self.base_tokens(row)
+
     def _views(self, lengths: list[int]) -> list[StepView]:
         views, first = [], 0
+        own = mx.array(lengths, dtype=mx.int32) if self._bases else self.offsets
         for group in self._groups:
             last = first + len(group.shape.rows)
             is_all = last - first == len(lengths)
-            offsets = self.offsets if is_all else self.offsets[first:last]
+            offsets = own if is_all else own[first:last]
             views.append(StepView(group, first, last, lengths[first:last], offsets))
             first = last
         return views
 
     def _is_full(self) -> bool:
-        return any(
-            self._lengths[row] >= group.shape.room for group in self._groups for row in group.shape.rows
-        )
+        return any(self._own(row) >= group.shape.room for group in self._groups for row in group.shape.rows)
 
     # --- groups -------------------------------------------------------------------------------------------
 
-    def _arrange(self, joining: dict[Row, Prefilled], elsewhere_bytes: int) -> None:
+    def _arrange(
+        self, joining: dict[Row, Prefilled], elsewhere_bytes: int, moved: Mapping[Row, int] | None = None
+    ) -> None:
+        moved = moved or {}
         self._made_room = None
         state_bytes = len(self._lengths) * sum(kind.nbytes for kind in self._states)
         room_bytes = max(0, self.bytes_max - elsewhere_bytes - state_bytes)
-        bound = Bound.within(self._layout.costs, self._lengths.values(), room_bytes)
-        placed = Arrangement(self._lengths, bound, alone=self._layout.by_rows).of(self.shapes)
+        own = {row: self._own(row) for row in self._lengths}
+        bound = Bound.within(self._layout.costs, own.values(), room_bytes)
+        arrangement = Arrangement(own, bound, alone=self._layout.by_rows, moved=moved)
+        placed = sorted(arrangement.of(self.shapes), key=lambda each: not self._has_base(each.shape))
         if (
-            not joining
+            not (joining or moved)
             and all(each.shape == each.old for each in placed)
             and len(placed) == len(self._groups)
         ):
             return
         before = self.rows
-        self._build(placed, _Sources(self._leaves, self._groups, self._lengths, joining))
+        self._build(placed, Sources(self._leaves, self._groups, own, joining, moved))
         self.rows = tuple(row for each in placed for row in each.shape.rows)
         if self.rows != before or joining:
             self._stack(before, joining)
+        self._is_read = False
         self._count()
 
-    def _build(self, placed: list[Placed], sources: "_Sources") -> None:
+    def _has_base(self, shape: Shape) -> bool:
+        return any(row in self._bases for row in shape.rows)
+
+    def _read_bases(self) -> None:
+        """Find what rows have in common, once for as long as neither they nor its places change."""
+        if self._is_read:
+            return
+        self._is_read = True
+        behind = [view for view in self.views if self._has_base(view.group.shape)]
+        self.reading = (
+            SharedReading([self._bases.get(row) for row in self.rows[: behind[-1].last]]) if behind else None
+        )
+
+    def _build(self, placed: list[Placed], sources: Sources) -> None:
         """Make the groups be these, one layer after the other."""
         olds = {group.shape: group for group in self._groups}
         made = [
@@ -229,62 +330,6 @@ class RowBatch:
 
 def _states_of(prefilled: Prefilled) -> list[ArraysCache]:
     return [part for part in prefilled.parts if isinstance(part, ArraysCache)]
-
-
-class _Sources:
-    """Where keys and values are when groups are made: in groups that are, or in caches of rows' own."""
-
-    def __init__(
-        self,
-        leaves: list[KeysValues],
-        groups: list[Group],
-        lengths: dict[Row, int],
-        joining: dict[Row, Prefilled],
-    ) -> None:
-        self._leaves = leaves
-        self._lengths = lengths
-        self._joining = joining
-        self._homes = {row: group for group in groups for row in group.shape.rows}
-        self._parts = {
-            row: [part for part in prefilled.parts if not isinstance(part, ArraysCache)]
-            for row, prefilled in joining.items()
-        }
-
-    def planes(self, leaf: int, group: Group, shape: Shape) -> Planes:
-        """Return a group's arrays of one layer with all rows of a shape in them: its own, if it has some."""
-        planes = group.planes[leaf]
-        if planes:
-            for place, row in enumerate(shape.rows):
-                if place >= len(group.shape.rows) or group.shape.rows[place] != row:
-                    put(planes, place, self._pieces(leaf, row))
-            return planes
-        adopted = self._adopted(leaf, shape)
-        if adopted is not None:
-            return adopted
-        planes = self._leaves[leaf].empty(shape.places, shape.room)
-        fill(planes, [self._pieces(leaf, row) for row in shape.rows])
-        return planes
-
-    def let_go(self, leaf: int) -> None:
-        """Give back one layer of the caches that rows had of their own."""
-        for row, prefilled in self._joining.items():
-            if prefilled.is_last_use:
-                let_go(self._parts[row][leaf])
-
-    def _pieces(self, leaf: int, row: Row) -> list[Piece]:
-        kind = self._leaves[leaf]
-        if row in self._joining:
-            return pieces_of(self._parts[row][leaf], kind, self._joining[row])
-        return self._homes[row].pieces_of(row, leaf, kind, self._lengths[row])
-
-    def _adopted(self, leaf: int, shape: Shape) -> Planes | None:
-        """Return a lone new row's own arrays, if they are just what a group of it needs."""
-        [row, *others] = shape.rows
-        if others or shape.places != 1 or row not in self._joining or self._leaves[leaf].span is not None:
-            return None
-        planes = planes_of(self._parts[row][leaf])
-        fits = bool(planes) and planes[0].shape[0] == 1 and planes[0].shape[2] == shape.room
-        return list(planes) if fits else None
 
 
 def _row_or_zeros(array: mx.array | None, row: int, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:

@@ -5,15 +5,16 @@ until its next token. Here room is allocated once and windows are cut after each
 holds is known from its length alone.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, KVCache, RotatingKVCache
 
 from shared.limits import CONTEXT_TOKENS_MAX
 from worker.engine.kinds import KeysValues, Kind, Planes, State
+from worker.engine.prefixed_cache import PrefixedCache
 from worker.engine.quantised import QuantisedRowCache
 
 TOKENS_STEP: Final = 256
@@ -23,6 +24,20 @@ class UnknownKindError(Exception):
     """A cache that can't be kept side by side with others; its text says why."""
 
 
+class Base(Protocol):
+    """The first `tokens` tokens of a row, held once for all rows that begin alike: a lease of the store.
+
+    Of two rows' `blocks` those are the same objects up to where they part.
+    """
+
+    @property
+    def blocks(self) -> Sequence[Any]: ...
+    @property
+    def tokens(self) -> int: ...
+    def runs(self) -> list[Any]: ...
+    def release(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Prefilled:
     """A sequence's prefill: row `row` of caches, one a layer, which hold `length` tokens of it.
@@ -30,6 +45,9 @@ class Prefilled:
     `padded` says that other rows are in the caches too, all from their first token on, and that this one's
     end may be before theirs. `is_last_use` says that nobody else's are needed, so that they may be given back
     one by one.
+
+    Of a beginning that is shared with other rows, `base`, the caches need have nothing: their arrays begin
+    with the token at `first`.
     """
 
     caches: list[Any]
@@ -37,6 +55,8 @@ class Prefilled:
     length: int = 0
     padded: bool = False
     is_last_use: bool = True
+    base: "Base | None" = None
+    first: int = 0
 
     @property
     def parts(self) -> list[Any]:
@@ -171,18 +191,21 @@ def _is_window(part: Any) -> bool:
 
 def planes_of(part: Any) -> Planes:
     """Return the arrays of keys and values, (rows, heads, tokens, width); none where nothing was written."""
-    if type(part) is QuantisedRowCache:
+    if isinstance(part, QuantisedRowCache | PrefixedCache):
         return part.planes
     return [] if part.keys is None else [part.keys, part.values]
 
 
-def pieces_of(part: Any, kind: KeysValues, prefilled: Prefilled) -> list[Piece]:
-    """Return where the tokens of a prefilled row stand, and to which slots they go."""
+def pieces_of(part: Any, kind: KeysValues, prefilled: Prefilled, start: int = 0) -> list[Piece]:
+    """Return where the tokens of a prefilled row stand, from `start` on, and to which slots they go.
+
+    Windows, which have no bases, are taken as a whole.
+    """
     planes, length = planes_of(part), prefilled.length
-    if not planes or not length:
+    if not planes or length <= start:
         return []
     if kind.span is None:
-        return [Piece(planes, prefilled.row, 0, 0, length)]
+        return [Piece(planes, prefilled.row, start - prefilled.first, 0, length - start)]
     end = length if prefilled.padded else _end_of(part)
     if _is_window(part) and not prefilled.padded:
         planes = [part._temporal_order(plane) for plane in planes]  # noqa: SLF001 (undoes its own rotation)
@@ -210,7 +233,7 @@ def _cut_at(span: int, run: Piece) -> list[Piece]:
 
 def let_go(part: Any) -> None:
     """Give a cache's arrays back."""
-    if type(part) is QuantisedRowCache:
+    if isinstance(part, QuantisedRowCache | PrefixedCache):
         part.planes = []
     elif isinstance(part, ArraysCache):
         part.cache = [None] * len(part.cache)

@@ -1,10 +1,11 @@
 """The caches of a family that doesn't batch: at most one row, in the model's own caches."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from worker.engine.grouping import Row
-from worker.engine.row_caches import TOKENS_STEP, Prefilled, arrays_in, grow_by
+from worker.engine.row_caches import TOKENS_STEP, Base, Prefilled, arrays_in, grow_by
+from worker.engine.slabs import RowSource
 
 
 class SoloRow:
@@ -25,6 +26,21 @@ class SoloRow:
             self.release()
         for row, prefilled in joining.items():
             self.rows, self.layers, self._length = (row,), prefilled.caches, prefilled.length
+
+    def put_behind(self, bases: Mapping[Row, Base], elsewhere_bytes: int) -> None:  # noqa: ARG002 (likewise)
+        raise AssertionError("nobody is beside it to share anything with")
+
+    def base_tokens(self, row: Row) -> int:  # noqa: ARG002 (RowCaches' signature)
+        return 0
+
+    def length(self, row: Row) -> int:  # noqa: ARG002 (likewise)
+        return self._length
+
+    def source(self, row: Row) -> RowSource:  # noqa: ARG002 (likewise)
+        raise AssertionError("nothing of it is kept")
+
+    def bases_moved(self) -> None:
+        """There are none."""
 
     def make_room(self, elsewhere_bytes: int) -> None:
         """Nothing is wasted."""

@@ -29,10 +29,10 @@ _ROUNDED_FACTOR: Final = 4.0
 # So little room that the longest prompt has a group of its own.
 _PAD_TOKENS: Final = 4
 # What stands in slots that nobody may see: large, so that whoever looks at it is found out.
-_GARBAGE: Final = 30.0
+GARBAGE: Final = 30.0
 # Logits beyond this are no numbers but marks of what must not be drawn.
 _NUMBER_MAX: Final = 1e30
-_REFUSALS: Final = (
+REFUSALS: Final = (
     *(ValueError, TypeError, AttributeError, LookupError, RuntimeError),
     *(AssertionError, ArithmeticError, NameError),
 )
@@ -71,15 +71,15 @@ class Trial:
     def way(self) -> Way | None:
         """Put the first way in place that agrees, and return it; None if none does."""
         restore(self.model)
-        prompts = [self._ids(ids) for ids in _PROMPTS]
-        alone = [self._alone(ids) for ids in prompts]  # before anything is changed
+        prompts = [self.ids_of(ids) for ids in _PROMPTS]
+        alone = [self.alone(ids) for ids in prompts]  # before anything is changed
         hooks = Hooks()
         for way in Way:
             self.on_progress()
             try:
                 if self._put_in_place(hooks, way) and self._agrees(way, prompts, alone):
                     return way
-            except _REFUSALS:
+            except REFUSALS:
                 pass  # what a family can't do is what is to be found out here
             hooks.remove()
         return None
@@ -89,16 +89,16 @@ class Trial:
         for together, ids in ((Together.PADDED, _PROMPTS[1]), (Together.EQUAL, _SAME_LENGTH)):
             self.on_progress()
             try:
-                if self._prefills([self._ids(_PROMPTS[0]), self._ids(ids)]):
+                if self._prefills([self.ids_of(_PROMPTS[0]), self.ids_of(ids)]):
                     return together
-            except _REFUSALS:
+            except REFUSALS:
                 continue  # likewise
         return Together.NEVER
 
-    def _ids(self, ids: Ids) -> Ids:
+    def ids_of(self, ids: Ids) -> Ids:
         return tuple(token % self.vocabulary for token in ids)
 
-    def _batch(self, *, by_rows: bool) -> RowBatch:
+    def batch(self, *, by_rows: bool) -> RowBatch:
         costs = dataclasses.replace(self.layout.costs, pad_tokens=_PAD_TOKENS)
         return RowBatch(dataclasses.replace(self.layout, costs=costs, by_rows=by_rows), bytes_max=0)
 
@@ -107,49 +107,49 @@ class Trial:
         if way is Way.HOOKED:
             hooks.hook(hookable(self.model))
             return True
-        ids = self._ids(_PROMPTS[0])
+        ids = self.ids_of(_PROMPTS[0])
         caches = self.new_caches(len(ids))
-        modules = callers(caches, lambda: self._run(ids, caches))
+        modules = callers(caches, lambda: self.run(ids, caches))
         hooks.split(modules)
         names = {module.__class__.__mro__[1].__module__ for module in modules}
         return way is Way.BY_ROWS or names <= _SPLITS
 
     def _agrees(self, way: Way, prompts: list[Ids], alone: list[mx.array]) -> bool:
-        batch = self._batch(by_rows=way is Way.BY_ROWS)
+        batch = self.batch(by_rows=way is Way.BY_ROWS)
         joining: dict[Row, Prefilled] = {}
         for row, ids in enumerate(prompts):
             caches = self.new_caches(len(ids))
-            self._run(ids[:-1], caches)
+            self.run(ids[:-1], caches)
             joining[row] = Prefilled(caches, 0, len(ids) - 1)
         batch.change((), joining, 0)
-        batch.spoil_unused(_GARBAGE)
-        return self._close(self._next_logits(batch, prompts), mx.stack(alone))
+        batch.spoil_unused(GARBAGE)
+        return self.agree(self.next_logits(batch, prompts), mx.stack(alone))
 
     def _prefills(self, prompts: list[Ids]) -> bool:
         longest = max(len(ids) - 1 for ids in prompts)
         caches = self.new_caches(longest)
         padded = [ids[:-1] + ids[:1] * (longest + 1 - len(ids)) for ids in prompts]
         prefill_together(self.model, caches, padded, [len(ids) - 1 for ids in prompts])
-        batch = self._batch(by_rows=self.layout.by_rows)
+        batch = self.batch(by_rows=self.layout.by_rows)
         rows: dict[Row, Prefilled] = {
             row: Prefilled(caches, row, len(ids) - 1, padded=True, is_last_use=False)
             for row, ids in enumerate(prompts)
         }
         batch.change((), rows, 0)
-        alone = mx.stack([self._alone(ids) for ids in prompts])
-        return self._close(self._next_logits(batch, prompts), alone)
+        alone = mx.stack([self.alone(ids) for ids in prompts])
+        return self.agree(self.next_logits(batch, prompts), alone)
 
-    def _alone(self, ids: Ids, *, in_pieces: bool = False) -> mx.array:
+    def alone(self, ids: Ids, *, in_pieces: bool = False) -> mx.array:
         """Return the logits of a prompt's last token, (vocabulary,), as the row alone has them."""
         caches = self.new_caches(len(ids))
         pieces = [(token,) for token in ids[:-1]] if in_pieces else [ids[:-1]]
         for piece in pieces:
-            self._run(piece, caches)
+            self.run(piece, caches)
         logits: mx.array = self.model(mx.array([ids[-1:]]), cache=caches)[0, -1]
         mx.eval(logits)
         return logits
 
-    def _next_logits(self, batch: RowBatch, prompts: list[Ids]) -> mx.array:
+    def next_logits(self, batch: RowBatch, prompts: list[Ids]) -> mx.array:
         """Return the logits of the prompts' last tokens, (rows, vocabulary); rows are named by number."""
         batch.begin_step(0)
         order = [batch.rows.index(row) for row in range(len(prompts))]
@@ -157,18 +157,18 @@ class Trial:
         logits: mx.array = self.model(inputs, cache=batch.layers)[:, -1]
         return logits[mx.array(order)]
 
-    def _close(self, one: mx.array, other: mx.array) -> bool:
+    def agree(self, one: mx.array, other: mx.array) -> bool:
         """Whether logits are the same but for rounding."""
         kinds = [kind for layer in self.layout.layers for kind in layer if isinstance(kind, KeysValues)]
         is_fine = all(kind.dtype == mx.float32 and not kind.bits for kind in kinds)
         allowed = _AGREEMENT
         if not is_fine or one.dtype != mx.float32:
-            ids = self._ids(_PROMPTS[0])
-            noise = _distance(self._alone(ids)[None], self._alone(ids, in_pieces=True)[None])
+            ids = self.ids_of(_PROMPTS[0])
+            noise = _distance(self.alone(ids)[None], self.alone(ids, in_pieces=True)[None])
             allowed = min(_ROUNDED_MOST, max(_ROUNDED_LEAST, _ROUNDED_FACTOR * noise))
         return _distance(one, other) <= allowed
 
-    def _run(self, ids: Sequence[int], caches: list[Any]) -> None:
+    def run(self, ids: Sequence[int], caches: list[Any]) -> None:
         if ids:
             self.model(mx.array([ids]), cache=caches)
             mx.eval([cache.state for cache in caches])

@@ -100,8 +100,8 @@ class Desk:
         for _ in range(count):
             self.step(*names)
 
-    def prefill(self, name, tokens, ms):
-        self.core.stepped([], 0.0, 0.0, [Share(name, tokens, ms)], self.now)
+    def prefill(self, name, tokens, ms, cached=0):
+        self.core.stepped([], 0.0, 0.0, [Share(name, tokens, ms, cached)], self.now)
 
     def end(self, *names, completed=True):
         for name in names:

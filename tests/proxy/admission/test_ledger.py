@@ -77,7 +77,7 @@ def test_a_row_grows_where_there_is_room_and_stays_where_there_is_none(model, bu
         return
     name = data.draw(st.sampled_from(list(ledger._rows)))
     tokens = data.draw(st.integers(ledger.tokens_of(name), 120))
-    others = [row for other, row in ledger._rows.items() if other != name]
+    others = [row.tokens for other, row in ledger._rows.items() if other != name]
     before = ledger.reserved_bytes
     grew = ledger.grow(name, tokens)
     assert grew == (model.batch_bytes([*others, tokens]) <= budget)
@@ -95,7 +95,7 @@ def test_a_fit_without_some_rows_is_a_fit_in_a_ledger_that_lost_them(
     for name in gone:
         lost.release(name)
     assert ledger.fits(tokens, reserve, gone) == lost.fits(tokens, reserve)
-    assert ledger.affords(tokens, reserve, gone) == lost.affords(tokens, reserve)
+    assert ledger.that_lost(gone).affords(tokens, reserve) == lost.affords(tokens, reserve)
     assert ledger.rows == lost.rows + len(gone)
 
 
@@ -140,8 +140,8 @@ def test_nothing_is_reserved_in_a_worker_whose_rows_will_all_have_gone():
     ledger = Ledger(facts(), 40, 4)
     ledger.reserve("a", 10)
     assert not ledger.affords(29, Reserve(0, 1))
-    assert ledger.affords(39, Reserve(0, 1), ["a"])
-    assert not ledger.affords(40, Reserve(0, 1), ["a"])
+    assert ledger.that_lost(["a"]).affords(39, Reserve(0, 1))
+    assert not ledger.that_lost(["a"]).affords(40, Reserve(0, 1))
 
 
 @pytest.mark.parametrize("without", [["a", "a"], ["a", "nobody"]])

@@ -116,7 +116,7 @@ def test_nobody_is_parked_for_a_lane_that_waits_for_an_aged_one_above(ages_after
 def test_no_more_rows_are_parked_than_are_needed():
     desk = low_rows(4)
     desk.arrive("h1", "h2")
-    assert desk.decide(at=9.0) == ["park l3", "park l2", "start h1", "start h2"]
+    assert desk.decide(at=9.0) == ["park l3", "start h1", "park l2", "start h2"]
     assert desk.decide() == []
 
 

@@ -1,0 +1,1 @@
+"""What it saves that beginnings of prompts are kept and shared: `python -m ops.prefixes` measures it."""

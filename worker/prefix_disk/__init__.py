@@ -1,0 +1,1 @@
+"""Beginnings of prompts on disk: bytes in, bytes out, without MLX."""

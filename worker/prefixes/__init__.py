@@ -1,0 +1,1 @@
+"""What is kept of prompts' beginnings, and who may use it: pure, without MLX, a clock or files."""
