@@ -70,7 +70,7 @@ Medians of {repeats} runs of each side, in turn, in alternating order; ratios ar
 _CAPTIONS: Final[Mapping[str, str]] = {
     "ttft": """\
 ttft: {requests} short questions, one after the other, on a system prompt of {system} tokens that is new in
-each run; the first is cold, the median of the others warm. mlx_lm.server is {mlx_lm}'s, with its defaults.""",
+each run; the first is cold, the median of the others warm. mlx_lm.server is {mlx_lm}'s, as it comes.""",
     "sharing": """\
 sharing: rows x tokens they begin with, and {own} of their own. A first row leaves the beginning behind;
 then all come at once. Copies: the same engine, each row with what is kept copied into its own caches.

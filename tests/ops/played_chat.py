@@ -62,6 +62,8 @@ def played(reply: Callable[[dict[str, Any]], Answer]) -> Iterator[Chats]:
         chats.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield chats
-        server.shutdown()
-        thread.join()
+        try:
+            yield chats
+        finally:
+            server.shutdown()
+            thread.join()

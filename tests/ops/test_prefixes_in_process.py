@@ -66,10 +66,17 @@ def test_both_ways_say_the_same(both):
     assert equal_share(shared, copies) == 1
 
 
+def test_the_ways_differ_in_what_rows_share_and_use_again_and_in_nothing_else(bench):
+    facts = {way: loaded.facts for way, loaded in bench._ways.items()}
+    used = {way: (each.reuse, each.shares_from) for way, each in facts.items()}
+    assert used == {SHARED: ("any", 256), STORE: ("any", 256), COPIES: ("any", 0), NO_STORE: ("none", 0)}
+    assert len({id(loaded.model) for loaded in bench._ways.values()}) == 1
+
+
 def test_of_a_crowd_everything_is_kept_with_the_store_on_and_nothing_with_it_off(bench):
     found = {way: bench.crowd(way, 1) for way in (STORE, NO_STORE)}
-    rows = SMALL.crowd.rows * SMALL.crowd.waves
-    assert {way: each["kept_blocks"] for way, each in found.items()} == {STORE: rows, NO_STORE: 0}
+    blocks = 2 * SMALL.crowd.rows * SMALL.crowd.waves  # 83 tokens are a whole block and a piece of one
+    assert {way: each["kept_blocks"] for way, each in found.items()} == {STORE: blocks, NO_STORE: 0}
     assert all(each["tokens_per_s"] > 0 for each in found.values())
 
 
@@ -145,8 +152,20 @@ def test_words_that_mean_nothing_are_refused(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_model_with_random_weights_is_measured_in_process_only():
+def test_a_model_with_random_weights_is_measured_in_process_only(monkeypatch, capsys):
+    made_of: list[str] = []
+
+    def random_llama(shape, on_layer):
+        made_of.append(shape)
+        on_layer()
+        return subject()
+
     assert program._read(["--random", "llama-1b"]).works == ("sharing", "unrelated")
+    monkeypatch.setattr(program, "random_llama", random_llama)
+    words = ["unrelated", "--random", "llama-1b", "--scale", "small", "--repeats", "1"]
+    assert program.main(words) == 0
+    assert made_of == ["llama-1b"]
+    assert "llama-1b, random weights" in capsys.readouterr().out
 
 
 def test_arms_are_measured_one_by_one(bench, tmp_path):

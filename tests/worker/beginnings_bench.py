@@ -5,7 +5,6 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,7 @@ from shared.clock import FalseClock
 from shared.limits import GIB, PREFIX_BLOCK_TOKENS
 from shared.logs import get
 from shared.messages import PrefillShare, Step
-from tests.worker.tiny_models import VOCABULARY, Reference, greedy_alone, load_saved, save
+from tests.worker.tiny_models import VOCABULARY, Reference, greedy_alone, save
 from tests.worker.workbench import PLENTY, Workbench
 from worker.engine.model import LoadedModel, load
 from worker.prefix_disk.tier import DiskTier

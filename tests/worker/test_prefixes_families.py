@@ -1,6 +1,6 @@
 """Every kind of family, whatever is kept of its prompts and however it is found: it answers as alone.
 
-One short conversation a family by default; `--all-families` holds longer ones in several ways.
+One short conversation a family; longer ones, in any order, are in test_prefix_conversations.py.
 """
 
 from collections.abc import Mapping

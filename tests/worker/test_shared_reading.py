@@ -123,5 +123,3 @@ def test_an_error_while_a_beginning_is_copied_is_not_swallowed(
     bench.ask("after", (*behind(1, 20), *ids_of(5, BLOCK)), 4)
     with pytest.raises(RuntimeError, match="the device is gone"):
         bench.run()
-
-

@@ -122,7 +122,8 @@ class BatchEngine:
     def prefill(self, chunks: Seq[Chunk]) -> float:
         """Prefill these chunks; return the milliseconds it took. Whole short prompts share a forward pass."""
         started_at = time.perf_counter()
-        self._reuse.make_room(self._prefilling.coming_bytes(chunks), moves_rows=not self._steps)
+        coming_bytes = self._prefilling.coming_bytes(chunk.sequence for chunk in chunks)
+        self._reuse.make_room(coming_bytes, moves_rows=not self._steps)
         self._prefilling.prefill(chunks)
         for chunk in chunks:
             self._reuse.keep_checkpoint(chunk)
@@ -174,6 +175,7 @@ class BatchEngine:
             return
         for sequence in self._leaving:
             self._reuse.keep(sequence)
+        self._reuse.make_room(self._prefilling.coming_bytes(newcomers), moves_rows=False)
         self._reuse.share(newcomers)
         joining = self._prefilling.take(newcomers)
         self._caches.change(self._leaving, joining, self._reuse.elsewhere_bytes)

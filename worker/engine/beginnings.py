@@ -268,17 +268,20 @@ class Beginnings:
         As much of it as there is room for, in `room_bytes` beside everything else; all, if it `must` be kept
         because rows will share it.
         """
-        is_cuttable = source.is_cuttable
-        if is_cuttable and self.store.match(ids, salt, len(ids)).tokens == len(ids):
+        if source.is_cuttable and self.store.match(ids, salt, len(ids)).tokens == len(ids):
             return
         bound_bytes = self._kept_bytes if self._keeps else 0
         start = max(self.store.held(ids, salt), source.first)
+        # Behind blocks that can't be cut, of a row whose window had moved on, nothing can.
+        before = self.store.match(ids, salt, start)
+        is_cuttable = source.is_cuttable and before.tokens == start and before.snapshot is None
         tokens = min(len(ids), source.length) - start
         if not must:
             tokens = min(tokens, max(0, min(bound_bytes, room_bytes)) // max(1, self._token_bytes))
         if tokens > 0 and len(ids) >= _LEAST_TOKENS and (is_cuttable or must or start + tokens == len(ids)):
             self.keep_within(room_bytes - tokens * self._token_bytes)
-            self.store.insert(ids, salt, start, source.slab(start, start + tokens), cuttable=is_cuttable)
+            slab = source.slab(start, start + tokens, cuttable=is_cuttable)
+            self.store.insert(ids, salt, start, slab, cuttable=is_cuttable)
         if not is_cuttable and source.length == len(ids) and not must:
             self.store.snapshot(ids, salt, len(ids), source.snapshot())
         if self._disk is not None:

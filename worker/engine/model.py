@@ -19,6 +19,7 @@ from worker.death import speaks_of_memory
 from worker.engine.beginnings_trial import BeginningsTrial
 from worker.engine.grouping import PlaceCosts
 from worker.engine.hooks import Way
+from worker.engine.joined_attention import SCORES_BYTES
 from worker.engine.kinds import KeysValues, Kind
 from worker.engine.probes import Prober, Room, Speed
 from worker.engine.row_batch import Layout
@@ -39,6 +40,8 @@ _WARM_UP_TOKENS: Final = 64
 _EVAL_BYTES: Final = 256 << 20
 # What probes may take where nobody says what is free.
 _PROBES_BYTES: Final = 2 << 30
+# How often scores of attention to what rows share are there at a time.
+_SCORES: Final = 3
 # How finely room for tokens is allocated in a group.
 PAD_TOKENS: Final = 32
 
@@ -73,7 +76,10 @@ class LoadedModel:
     def reserve(self, slots: int, free_bytes: int) -> Reserve:
         """Return what to set aside of the bytes that weights leave, and how long chunks may be by that."""
         rows = slots if self.facts.batches else 1
-        demand = Demand(rows, self.facts.context_tokens, self.facts.vocabulary, self.layer_share)
+        shared_bytes = _SCORES * SCORES_BYTES if self.facts.shares_from else 0
+        demand = Demand(
+            rows, self.facts.context_tokens, self.facts.vocabulary, self.layer_share, shared_bytes
+        )
         return reserve(self.working_set, demand, free_bytes)
 
     def new_caches(self, tokens: int) -> list[Any]:

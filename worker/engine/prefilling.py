@@ -1,7 +1,7 @@
 """The rows that prefill: what each begins with, and chunks of their prompts, one by one or side by side."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -72,9 +72,9 @@ class Prefilling:
     def has(self, sequence: Sequence) -> bool:
         return sequence in self._rows
 
-    def coming_bytes(self, chunks: Seq[Chunk]) -> int:
-        """Return the bytes of the caches that these chunks make."""
-        begun = [chunk.sequence for chunk in chunks if chunk.sequence not in self._rows]
+    def coming_bytes(self, sequences: Iterable[Sequence]) -> int:
+        """Return the bytes of the caches that are made for those of these that have none yet."""
+        begun = [sequence for sequence in sequences if sequence not in self._rows]
         row_bytes, token_bytes = self._loaded.facts.row_bytes, self._loaded.facts.kv_bytes_per_token
         shared = sum(self._opening(sequence).base_tokens for sequence in begun)
         return sum(row_bytes(len(sequence.ids) - 1) for sequence in begun) - shared * token_bytes

@@ -94,11 +94,11 @@ class RowSource:
         """Whether any beginning of what is cut out here will do for a row: no window has moved on."""
         return not self.states and all(kind.span is None or self.length < kind.span for kind in self.kinds)
 
-    def slab(self, start: int, end: int) -> Slab:
-        """Copy tokens `start` to `end`, one layer after the other."""
+    def slab(self, start: int, end: int, *, cuttable: bool = True) -> Slab:
+        """Copy tokens `start` to `end`, one layer after the other; windows only of what can be `cuttable`."""
         planes = []
         for kind, pieces in zip(self.kinds, self.pieces, strict=True):
-            is_whole = kind.span is None or self.is_cuttable
+            is_whole = kind.span is None or (cuttable and self.is_cuttable)
             planes.append(_cut(pieces, start - self.first, end - self.first) if is_whole else [])
             mx.eval(planes[-1])
         return Slab(end - start, planes)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
 import mlx.core as mx
-import numpy as np
 from mlx.utils import tree_flatten
 
 from worker.engine.kinds import KeysValues, Planes
@@ -15,16 +14,15 @@ from worker.prefix_disk.records import Record, StoredArray
 # Changes whenever the arrays of a block are other ones than before.
 FORMAT: Final = 1
 _ABSENT: Final = StoredArray("none", (), b"")
-_PLANES_PACKED: Final = 6
-_PLANES: Final = 2
+# How much of the weights is summed at a time.
+_WORDS: Final = 1 << 24
 
 
 def stored(array: mx.array | None) -> StoredArray:
     """Return an array's bytes; of one that isn't there, what says so."""
     if array is None:
         return _ABSENT
-    raw = np.array(mx.contiguous(array).view(mx.uint8))
-    return StoredArray(str(array.dtype).rpartition(".")[2], tuple(array.shape), raw.tobytes())
+    return StoredArray(str(array.dtype).rpartition(".")[2], tuple(array.shape), _bytes(array))
 
 
 def loaded(array: StoredArray) -> mx.array | None:
@@ -33,7 +31,14 @@ def loaded(array: StoredArray) -> mx.array | None:
         return None
     dtype = cast("mx.Dtype", getattr(mx, array.dtype))
     shape = (*array.shape[:-1], array.shape[-1] * dtype.size)
-    return mx.array(np.frombuffer(array.data, np.uint8).reshape(shape)).view(dtype)
+    raw: Any = memoryview(array.data).cast("B")
+    return mx.array(raw).reshape(shape).view(dtype)
+
+
+def _bytes(array: mx.array) -> bytes:
+    # As bytes, because not every type of MLX's is one that a buffer can have.
+    raw: Any = mx.contiguous(array).view(mx.uint8)
+    return bytes(memoryview(raw))
 
 
 def stored_planes(planes: Sequence[Planes]) -> tuple[StoredArray, ...]:
@@ -116,8 +121,10 @@ def weights_digest(model: Any) -> str:
 def _bits(array: mx.array) -> Iterator[bytes]:
     raw = array.flatten().view(mx.uint8)
     words = raw[: raw.size - raw.size % 4].view(mx.uint32)
-    # Two sums, one of them weighed by place: a value that moves changes that.
-    places = mx.arange(words.size, dtype=mx.uint32) | 1
-    for total in (words.sum(), (words * places).sum()):
-        yield int(cast("int", total.item())).to_bytes(8, "little")
-    yield np.array(raw[-64:]).tobytes()
+    for start in range(0, words.size, _WORDS):
+        piece = words[start : start + _WORDS]
+        # Two sums, one of them weighed by place: a value that moves changes that.
+        places = mx.arange(piece.size, dtype=mx.uint32) | 1
+        for total in (piece.sum(), (piece * places).sum()):
+            yield int(cast("int", total.item())).to_bytes(8, "little")
+    yield _bytes(raw[-64:])

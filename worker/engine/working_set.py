@@ -161,13 +161,14 @@ class Demand:
     """What a worker asks of its memory: rows, their longest context, and the width of their logits.
 
     `layer_share` is the share of all caches that one layer has, as it is in memory while it is copied, or
-    unpacked, for all rows at a time.
+    unpacked, for all rows at a time. `shared_bytes` is what attention to what rows share takes beside.
     """
 
     slots: int
     context_tokens: int
     vocabulary: int
     layer_share: float
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,8 @@ def reserve(working_set: WorkingSet, demand: Demand, free_bytes: int) -> Reserve
     logits_bytes = demand.slots * demand.vocabulary * _LOGIT_BYTES
     # Where scores are made, a step makes those of a token a row: of rows at their longest, if so many fit.
     step_bytes = _with_margin(working_set, demand.slots, demand.context_tokens)
-    pass_bytes = max(chunk_bytes, min(step_bytes, int(_CHUNK_SHARE * free_bytes)))
+    share_bytes = int(_CHUNK_SHARE * free_bytes)
+    pass_bytes = max(chunk_bytes, min(step_bytes, share_bytes)) + min(demand.shared_bytes, share_bytes)
     draw_bytes = demand.slots * sampler_bytes([_DEAREST], demand.vocabulary)
     # Histories of the step that was read and of the one before it live on while a chunk runs.
     kept_bytes = logits_bytes + 2 * demand.slots * history_bytes(_DEAREST, demand.vocabulary)
