@@ -217,7 +217,10 @@ class _Service:
 def _disk_tier(spec: LaunchSpec, loaded: LoadedModel, log: logs.Logger) -> DiskTier | None:
     """Return the place on disk for beginnings of this model's prompts, if there is to be one."""
     settings = spec.settings
-    if not settings.prefix_disk_gb or loaded.facts.reuse == "none":
+    if not settings.prefix_disk_gb:
+        return None
+    if loaded.facts.reuse == "none":
+        log.warning("nothing of prompts is kept on disk", because=loaded.facts.why_not_shared)
         return None
     tier = DiskTier(
         Path(spec.prefix_folder),

@@ -13,14 +13,21 @@ import psutil
 from worker import process
 from worker.engine.batch_engine import BatchEngine
 from worker.engine.model import LoadedModel
+from worker.prefix_disk.tier import DiskTier
 
 
 def bounded(headroom_bytes: int) -> type[BatchEngine]:
     """Return an engine that bounds its process when it is made."""
 
     class Bounded(BatchEngine):
-        def __init__(self, loaded: LoadedModel, kv_bytes_max: int) -> None:
-            super().__init__(loaded, kv_bytes_max)
+        def __init__(
+            self,
+            loaded: LoadedModel,
+            kv_bytes_max: int,
+            kept_bytes_max: int = 0,
+            tier: DiskTier | None = None,
+        ) -> None:
+            super().__init__(loaded, kv_bytes_max, kept_bytes_max, tier)
             limit_bytes = psutil.Process().memory_info().vms + headroom_bytes
             resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, resource.RLIM_INFINITY))
 

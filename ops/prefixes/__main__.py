@@ -135,7 +135,8 @@ def _measure(measuring: Measuring, plan: Plan, arguments: argparse.Namespace, he
         status = _NOT_MEASURED
     except KeyboardInterrupt:
         status = _INTERRUPTED
-    screen.print(table_of(lines, arguments.works, plan.scale, plan.repeats))
+    if lines:
+        screen.print(table_of(lines, arguments.works, plan.scale, plan.repeats))
     return status
 
 

@@ -41,7 +41,7 @@ Texts = dict[str, list[int]]
 class Bench:
     """One model that is warmed up, and the ways in which the engine may use it.
 
-    All ways have the same weights, modules and learned times. NotMeasured if its context is too short.
+    All have the same weights and modules, and each learns its times. NotMeasured if the context is too short.
     """
 
     def __init__(

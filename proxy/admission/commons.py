@@ -9,9 +9,12 @@ part is kept here.
 import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from shared.limits import PREFIX_BLOCK_TOKENS
 from shared.model_facts import ModelFacts, room_tokens
+
+_HALF: Final = PREFIX_BLOCK_TOKENS // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,10 @@ class Commons:
             return facts.row_bytes(tokens)
         whole = room_tokens(tokens, facts.kv_pad_tokens)
         room = max(whole - elsewhere, room_tokens(tokens - elsewhere, facts.kv_pad_tokens))
+        behind = tokens - elsewhere - _HALF
+        if behind >= 0:
+            # It may have half a block more in common, and long caches have room in longer steps than that.
+            room = max(room, _HALF + room_tokens(behind, facts.kv_pad_tokens))
         return facts.row_bytes(tokens) - (whole - room) * facts.kv_bytes_per_token
 
     def _leading(self, names: Sequence[int], counted: dict[int, int]) -> int:

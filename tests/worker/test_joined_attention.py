@@ -204,7 +204,7 @@ def taken_by(part: Part, before: int) -> int:
 def test_many_scores_take_little_memory(
     monkeypatch: pytest.MonkeyPatch, rows: int, heads: int, tokens: int, is_shared: bool
 ) -> None:
-    """All scores would be 64 MiB. A tile and its softmax are 1 MiB, and there are two tiles at a time."""
+    """All scores would be 64 MiB. A tile is half a MiB, and what is made of it several; two run."""
     monkeypatch.setattr(joined_attention, "SCORES_BYTES", 1 << 20)
     draw = Draws(3)
     queries = draw.some(rows, heads, tokens, 1)
@@ -216,7 +216,7 @@ def test_many_scores_take_little_memory(
         part = attend_shared(queries, keys, values, 0.4)
     else:
         part = attend_own(queries, keys, values, 0.4, None)
-    assert taken_by(part, before) < 3 << 20
+    assert taken_by(part, before) < 4 << 20
 
 
 def test_what_rows_share_is_not_copied_for_each_of_them() -> None:

@@ -4,10 +4,12 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from shared.config import WorkerSettings
 from shared.messages import Cancel, Finished, Hello, Ping, Progress, Step
 from shared.model_folder import ModelFolder
 from tests.worker.life_of_a_process import ENDLESS, EPOCH, PROMPT, Life, submit
 from tests.worker.tiny_models import greedy_alone, load_saved
+from worker.engine.model import load
 from worker.launch import (
     EXIT_CANNOT_LOAD,
     EXIT_LOOP_EXCEPTION,
@@ -44,7 +46,7 @@ process.main()
 
 
 async def test_a_sequence_is_answered_with_the_models_own_tokens(life: Life, folder: ModelFolder) -> None:
-    loaded = load_saved(folder)
+    loaded = load(folder, None, lambda: None, share_tokens=WorkerSettings().prefix_share_tokens)
     hello = await life.hears(Hello)
     assert (hello.facts, hello.slots, hello.worker) == (loaded.facts, 3, "0")
     assert hello.budget_bytes >= loaded.facts.batch_bytes([1])

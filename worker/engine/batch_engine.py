@@ -73,7 +73,7 @@ class BatchEngine:
         layout = loaded.layout
         self._caches: RowCaches = SoloRow() if layout is None else RowBatch(layout, kv_bytes_max)
         self._beginnings = Beginnings(loaded, kept_bytes_max, self._caches.bases_moved, tier)
-        self._prefilling = Prefilling(loaded, self._beginnings)
+        self._prefilling = Prefilling(loaded)
         self._leaving: set[Sequence] = set()
         self._reuse = Reuse(self._caches, self._prefilling, self._beginnings, self._leaving)
         self._sampler = BatchSampler([], loaded.facts.vocabulary)
@@ -190,6 +190,8 @@ class BatchEngine:
 
         None: something of it is still being read from disk; ask again. No step may be under way.
         """
+        if self._leaving:
+            self._change([])  # what they leave behind is what their successors begin with
         return self._reuse.begin(sequence)
 
     def limit_prefixes(self, *, keeps: bool) -> None:

@@ -4,15 +4,15 @@ A row that comes alone has what is kept of its beginning copied into its own cac
 beginning in common hold it once, as their base.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Final, cast
 
 from shared.limits import PREFIX_BLOCK_TOKENS
-from shared.prefix_chain import keys_of, root_key
+from shared.prefix_chain import root_key
 from shared.readings import PrefixReading
+from worker.engine.bases import Bases, Other
 from worker.engine.disk_beginnings import DiskBeginnings
 from worker.engine.model import LoadedModel
 from worker.engine.slabs import RowSource, Slab, Snapshot, moved
@@ -56,19 +56,6 @@ class Opening:
             self.base = None
 
 
-@dataclass(frozen=True, slots=True)
-class Other:
-    """Another row of which beginnings can be taken: `computed` tokens, those beyond its base in `source`.
-
-    Without a source it has none of its own yet.
-    """
-
-    sequence: Sequence
-    computed: int
-    base_tokens: int
-    source: Callable[[], RowSource] | None
-
-
 class Beginnings:
     """Keeps and finds them, for one model, in blocks: up to `kept_bytes` for whoever may come.
 
@@ -84,16 +71,15 @@ class Beginnings:
     ) -> None:
         facts = loaded.facts
         self._reuse = facts.reuse
-        self._share_tokens = facts.shares_from
         self._kept_bytes = kept_bytes
         self._keeps = True
         self._on_move = on_move
         self._token_bytes = facts.kv_bytes_per_token + facts.window_bytes_per_token
-        self._keys: dict[Sequence, list[bytes]] = {}
         self._root: Callable[[str], bytes] = lambda salt: root_key(
             facts.fingerprint, facts.kv_bits, salt=salt
         )
         self.store = PrefixStore(self._root, self._move)
+        self.bases = Bases(facts, self.store, self._root, self.keep)
         self._news = PrefixNews(self.store, tier)
         self._disk: DiskBeginnings | None = None
         if tier is not None and loaded.layout is not None:
@@ -166,95 +152,25 @@ class Beginnings:
     @property
     def shares(self) -> bool:
         """Whether rows hold what they have in common once."""
-        return self._share_tokens > 0
+        return self.bases.share_tokens > 0
 
     def open(self, sequence: Sequence, others: Seq[Other], room_bytes: int) -> Opening:
         """Return what a sequence begins with. What it shares is taken from others where it isn't kept."""
         most = len(sequence.ids) - 1
         if most < _LEAST_TOKENS:
             return Opening()
-        base = self.share(sequence, others, room_bytes)
+        base = self.bases.find(sequence, others, room_bytes)
         match = self.store.match(sequence.ids, sequence.salt, most)
         if base is not None and base.tokens > match.tokens:
-            base = self._shortened(base, sequence, match.tokens)
+            base = self.bases.shortened(base, sequence, match.tokens)
         opening = Opening(match.tokens, base, None, cast("Snapshot | None", match.snapshot))
         if match.tokens > opening.base_tokens:
             opening.kept = self.store.lease(match.blocks)
         return opening
 
-    def _shortened(self, base: Lease, sequence: Sequence, tokens: int) -> Lease | None:
-        """Return a base of no more than `tokens`: states are there for no more."""
-        base.release()
-        if tokens < self._share_tokens:
-            return None
-        return self.store.lease(self.store.blocks_of(sequence.ids, sequence.salt, tokens))
-
-    # --- who shares ---------------------------------------------------------------------------------------
-
-    def share(
-        self,
-        sequence: Sequence,
-        others: Seq[Other],
-        room_bytes: int,
-        *,
-        own: Callable[[], RowSource] | None = None,
-        more_than: int = 0,
-    ) -> Lease | None:
-        """Return the base that a sequence has with one of these others, of more than so many tokens.
-
-        What of it isn't kept is copied from the sequence's own source, or from the other's.
-        """
-        if not self.shares:
-            return None
-        best, common = self._closest(sequence, others)
-        if best is None or common < self._share_tokens or common <= more_than:
-            return None
-        if self.store.held(sequence.ids, sequence.salt) < common:
-            source = own if own is not None else best.source
-            if source is not None and (own is not None or self._reuse == "any"):
-                self.keep(sequence.ids[:common], sequence.salt, source(), room_bytes, must=True)
-        blocks = self.store.blocks_of(sequence.ids, sequence.salt, common)
-        tokens = blocks[-1].end if blocks else 0
-        if tokens < self._share_tokens or tokens <= more_than:
-            return None
-        return self.store.lease(blocks)
-
-    def longer(self, other: Other, base: Lease) -> Lease | None:
-        """Return what a row that runs has in common with a base, if that is more than it shares already."""
-        if not self.shares:
-            return None
-        common = 0
-        for block, key in zip(base.blocks, self._keys_of(other.sequence), strict=False):
-            if block.key != key or block.end > len(other.sequence.ids) - 1:
-                break
-            common = block.end
-        if common < self._share_tokens or common <= other.base_tokens:
-            return None
-        return self.store.lease(base.blocks[: common // PREFIX_BLOCK_TOKENS])
-
-    def _closest(self, sequence: Sequence, others: Iterable[Other]) -> tuple[Other | None, int]:
-        """Return who has most of what a sequence begins with, and how many tokens, in whole blocks."""
-        keys, most = self._keys_of(sequence), len(sequence.ids) - 1
-        best, most_common = None, 0
-        for other in others:
-            if other.sequence is sequence or other.sequence.salt != sequence.salt:
-                continue
-            theirs = self._keys_of(other.sequence)
-            least = min(len(keys), len(theirs), min(most, other.computed) // PREFIX_BLOCK_TOKENS)
-            common = PREFIX_BLOCK_TOKENS * _common(keys, theirs, least)
-            if common > most_common:
-                best, most_common = other, common
-        return best, most_common
-
-    def _keys_of(self, sequence: Sequence) -> list[bytes]:
-        """Return the keys of a sequence's whole blocks, counted once, by which it is compared with others."""
-        if sequence not in self._keys:
-            self._keys[sequence] = keys_of(self._root(sequence.salt), sequence.ids)
-        return self._keys[sequence]
-
     def forget(self, sequence: Sequence) -> None:
         """Take note that a sequence is gone for good."""
-        self._keys.pop(sequence, None)
+        self.bases.forget(sequence)
         if self._disk is not None:
             self._disk.forget(sequence)
 
@@ -268,32 +184,37 @@ class Beginnings:
         As much of it as there is room for, in `room_bytes` beside everything else; all, if it `must` be kept
         because rows will share it.
         """
-        if source.is_cuttable and self.store.match(ids, salt, len(ids)).tokens == len(ids):
-            return
         bound_bytes = self._kept_bytes if self._keeps else 0
-        start = max(self.store.held(ids, salt), source.first)
-        # Behind blocks that can't be cut, of a row whose window had moved on, nothing can.
-        before = self.store.match(ids, salt, start)
-        is_cuttable = source.is_cuttable and before.tokens == start and before.snapshot is None
+        ends_here = source.length == len(ids)
+        if len(ids) < _LEAST_TOKENS or not (must or (bound_bytes and (source.is_cuttable or ends_here))):
+            return
+        is_kept = self.store.match(ids, salt, len(ids)).tokens == len(ids)
+        if source.is_cuttable and (self.store.block_at(ids, salt, len(ids)) if must else is_kept):
+            return
+        before = self.store.lease(self.store.blocks_of(ids, salt, len(ids)))
+        start, is_cuttable = (
+            before.tokens,
+            source.is_cuttable
+            and all(
+                # Behind blocks that can't be cut, of a row whose window had moved on, nothing can.
+                block.cuttable
+                for block in before.blocks
+            ),
+        )
         tokens = min(len(ids), source.length) - start
         if not must:
             tokens = min(tokens, max(0, min(bound_bytes, room_bytes)) // max(1, self._token_bytes))
-        if tokens > 0 and len(ids) >= _LEAST_TOKENS and (is_cuttable or must or start + tokens == len(ids)):
+        if tokens > 0 and (is_cuttable or must or start + tokens == len(ids)):
             self.keep_within(room_bytes - tokens * self._token_bytes)
             slab = source.slab(start, start + tokens, cuttable=is_cuttable)
-            self.store.insert(ids, salt, start, slab, cuttable=is_cuttable)
-        if not is_cuttable and source.length == len(ids) and not must:
+            self.store.insert(ids, salt, start, slab, cuttable=is_cuttable, exact=must)
+        before.release()
+        if not is_cuttable and ends_here and not must:
             self.store.snapshot(ids, salt, len(ids), source.snapshot())
         if self._disk is not None:
-            first = start // PREFIX_BLOCK_TOKENS
-            self._disk.offer(self.store.match(ids, salt, len(ids)).blocks[first:] if not is_cuttable else ())
-            self._disk.offer(self.store.blocks_of(ids, salt, len(ids))[first:])
+            blocks = self.store.blocks_of(ids, salt, len(ids))
+            if not is_cuttable:
+                blocks = self.store.match(ids, salt, len(ids)).blocks
+            self._disk.offer(blocks[start // PREFIX_BLOCK_TOKENS :])
         if not must:
             self.keep_within(room_bytes)
-
-
-def _common(one: Seq[bytes], other: Seq[bytes], most: int) -> int:
-    """Return how many leading keys are the same: once two differ, all behind them do."""
-    if not most or one[0] != other[0]:
-        return 0
-    return bisect_left(range(most), True, key=lambda place: one[place] != other[place])

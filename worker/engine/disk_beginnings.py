@@ -173,7 +173,7 @@ class DiskBeginnings:
             ids = tuple(known[start:end])
             key = next_key(parent, ids)
             # What is before a row's own tokens is in the store, which has offered it.
-            if start >= row.first and not self.tier.knows(key):
+            if end > row.first and not self.tier.knows(key):
                 record = Record(key, parent, ids, True, stored_planes(row.slab(start, end).planes), ())
                 if not self.tier.write(record):
                     break

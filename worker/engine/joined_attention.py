@@ -4,6 +4,7 @@ A softmax over all tokens is the softmaxes over some of them each, weighed by th
 So tokens that many rows have in common are attended to once for all of these rows, and each row's own apart.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,7 @@ import mlx.core as mx
 SCORES_BYTES: Final = 32 << 20
 _SCORE_BYTES: Final = mx.float32.size
 _NOTHING: Final = float("-inf")
+_LOG2_E: Final = math.log2(math.e)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,9 @@ def _attend_at_once(
     by_head = grouped.swapaxes(0, 1).reshape(1, kv_heads, -1, width)
     scores = [by_head @ run.swapaxes(-1, -2) for run, _ in shared]
     scores.append(own_scores.swapaxes(0, 1).reshape(1, kv_heads, by_head.shape[2], -1))
-    shares = mx.softmax(mx.concatenate(scores, axis=-1), axis=-1, precise=True)
+    exponentials, _ = _exponentials(mx.concatenate(scores, axis=-1))
+    total = exponentials.sum(axis=-1, keepdims=True)
+    shares = (exponentials / total).astype(values.dtype)
     output, first = None, 0
     for _, run in shared:
         last = first + run.shape[2]
@@ -232,24 +236,25 @@ def _attend(queries: mx.array, keys: mx.array, values: mx.array, scale: float, m
         by_head = scores.reshape(rows, kv_heads, -1, tokens, keys.shape[2])
         unseen = mx.array(mx.finfo(scores.dtype).min, scores.dtype)
         scores = mx.where(mask[:, :, None], by_head, unseen).reshape(scores.shape)
-    shares = mx.softmax(scores, axis=-1, precise=True)
-    weight = _weight(scores, shares).reshape(rows, heads, tokens, 1)
-    output = (shares.astype(values.dtype) @ values).astype(mx.float32).reshape(rows, heads, tokens, -1)
+    exponentials, most = _exponentials(scores)
+    total = exponentials.sum(axis=-1, keepdims=True)
+    shares = (exponentials / total).astype(values.dtype)
+    output = (shares @ values).astype(mx.float32).reshape(rows, heads, tokens, -1)
+    weight = (most + mx.log(total)).reshape(rows, heads, tokens, 1)
     if mask is not None:
         sees = mask.any(axis=-1, keepdims=True)
         output, weight = mx.where(sees, output, 0.0), mx.where(sees, weight, _NOTHING)
     return Part(output, weight)
 
 
-def _weight(scores: mx.array, shares: mx.array) -> mx.array:
-    """Return the logarithm of the sum of exponentials, float32, of scores whose softmax is `shares`.
-
-    The largest share is that of the largest score, so where shares are fine enough nothing need be
-    exponentiated again: on a CPU that would take about as long as the softmax.
-    """
-    if shares.dtype != mx.float32:
-        return mx.logsumexp(scores.astype(mx.float32), axis=-1, keepdims=True)
-    return scores.max(axis=-1, keepdims=True) - mx.log(shares.max(axis=-1, keepdims=True))
+def _exponentials(scores: mx.array) -> tuple[mx.array, mx.array]:
+    """Return exponentials of scores less the largest of each row, and that: float32, (…, seen) and (…, 1)."""
+    scores = scores.astype(mx.float32)
+    most = scores.max(axis=-1, keepdims=True)
+    less = scores - most
+    # On a CPU they would be most of the time, and MLX takes powers of two in less than half of it.
+    is_cpu = mx.default_device().type == mx.cpu
+    return (mx.power(2.0, less * _LOG2_E) if is_cpu else mx.exp(less)), most
 
 
 def _cuts(count: int, bytes_each: int) -> list[slice]:

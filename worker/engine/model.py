@@ -41,7 +41,7 @@ _EVAL_BYTES: Final = 256 << 20
 # What probes may take where nobody says what is free.
 _PROBES_BYTES: Final = 2 << 30
 # How often scores of attention to what rows share are there at a time.
-_SCORES: Final = 3
+_SCORES: Final = 4
 # How finely room for tokens is allocated in a group.
 PAD_TOKENS: Final = 32
 
@@ -190,7 +190,7 @@ def warm_up(
         kv_bits=kv_bits,
         reuse=side_by_side.reuse if share_tokens else "none",
         shares_from=share_tokens if side_by_side.shares else 0,
-        why_not_shared=side_by_side.why_not_shared,
+        why_not_shared=side_by_side.why_not_shared if share_tokens else "nothing of prompts is kept",
     )
     free_bytes = _PROBES_BYTES if limit_bytes is None else limit_bytes - mx.get_active_memory()
     bytes_per_token = costs.kv_bytes_per_token + costs.window_bytes_per_token

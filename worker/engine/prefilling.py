@@ -8,12 +8,12 @@ from typing import Any
 import mlx.core as mx
 
 from shared.model_facts import room_tokens
-from worker.engine.beginnings import Beginnings, Opening, Other
+from worker.engine.bases import Other
+from worker.engine.beginnings import Opening
 from worker.engine.model import LoadedModel
 from worker.engine.restored import put_behind, restore
 from worker.engine.row_caches import Prefilled, arrays_in, parts_of, trim_windows
-from worker.engine.shared_reading import cut
-from worker.engine.slabs import RowSource, source_of
+from worker.engine.slabs import RowSource, cut, source_of
 from worker.engine.trial import Together, prefill_together
 from worker.plan import UNBOUNDED, Chunk, similar_lengths
 from worker.sequence import Sequence
@@ -22,10 +22,9 @@ from worker.sequence import Sequence
 class Prefilling:
     """Holds rows from their beginning until they decode. `chunk_bound` is what memory is set aside for."""
 
-    def __init__(self, loaded: LoadedModel, beginnings: Beginnings) -> None:
+    def __init__(self, loaded: LoadedModel) -> None:
         self.chunk_bound = UNBOUNDED
         self._loaded = loaded
-        self._beginnings = beginnings
         self._kinds = loaded.layout.keys_values if loaded.layout is not None else []
         self._openings: dict[Sequence, Opening] = {}
         self._rows: dict[Sequence, Prefilled] = {}
@@ -156,7 +155,7 @@ class Prefilling:
         opening = self._opening(sequence)
         if opening.base is None:
             return None
-        return id(opening.base.blocks[-1]), sequence.ids[opening.base.tokens : opening.tokens]
+        return id(opening.base.blocks[-1]), sequence.ids[opening.base.blocks[-1].start : opening.tokens]
 
     def _opening(self, sequence: Sequence) -> Opening:
         return self._openings.get(sequence) or Opening()

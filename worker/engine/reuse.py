@@ -4,7 +4,8 @@ from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from functools import partial
 
-from worker.engine.beginnings import Beginnings, Other
+from worker.engine.bases import Other
+from worker.engine.beginnings import Beginnings
 from worker.engine.prefilling import Prefilling
 from worker.engine.row_batch import RowCaches
 from worker.plan import Chunk
@@ -78,7 +79,7 @@ class Reuse:
         for sequence in newcomers:
             prefilled = self._prefilling.get(sequence)
             before = prefilled.base
-            base = self._beginnings.share(
+            base = self._beginnings.bases.find(
                 sequence,
                 self._others(),
                 self._room_bytes,
@@ -106,7 +107,7 @@ class Reuse:
             other.sequence: found
             for other in self._others()
             if other.sequence in self._caches.rows
-            if (found := self._beginnings.longer(other, base)) is not None
+            if (found := self._beginnings.bases.longer(other, base)) is not None
         }
         if longer:
             self._caches.put_behind(longer, self.elsewhere_bytes)

@@ -140,7 +140,7 @@ class RowBatch:
             [None if array is None else array[place : place + 1] for array in cache.cache]
             for cache in self._stacked
         ]
-        return RowSource(self._leaves, first, self._lengths[row], pieces, states)
+        return RowSource(self._leaves, first, self._lengths[row], pieces, states, self._bases.get(row))
 
     def bases_moved(self) -> None:
         """Look for the bases' tokens anew in the next step."""

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from shared.limits import PREFIX_BLOCK_TOKENS
 from worker.engine.joined_attention import Shared
 from worker.engine.kinds import KeysValues
 from worker.engine.row_caches import Base
-from worker.engine.slabs import together
+from worker.engine.slabs import cut, together
 from worker.prefixes.blocks import Run
 
 
@@ -48,41 +49,27 @@ class SharedReading:
         return [run for each in self.segments for run in each.read(leaf, kind)]
 
 
-def _stretches(rows: list[tuple[int, Base]], depth: int) -> Iterator[tuple[list[int], list[Run]]]:
-    """Yield the places of rows and what they have in common, from the block at `depth` on."""
+def _stretches(rows: list[tuple[int, Base]], begins: int) -> Iterator[tuple[list[int], list[Run]]]:
+    """Yield the places of rows and what they have in common, from the token at `begins` on."""
     branches: dict[int, list[tuple[int, Base]]] = {}
     for place, base in rows:
-        if len(base.blocks) > depth:
-            branches.setdefault(id(base.blocks[depth]), []).append((place, base))
+        if base.tokens > begins:
+            block = base.blocks[begins // PREFIX_BLOCK_TOKENS]
+            branches.setdefault(id(block), []).append((place, base))
     for branch in branches.values():
-        end = _common(branch, depth)
-        base = branch[0][1]
-        begins, ends = base.blocks[depth].start, base.blocks[end - 1].end
-        yield [place for place, _ in branch], cut(base.runs(), begins, ends)
-        yield from _stretches(branch, end)
+        ends = _common([base for _, base in branch], begins // PREFIX_BLOCK_TOKENS)
+        yield [place for place, _ in branch], cut(branch[0][1].runs(), begins, ends)
+        yield from _stretches(branch, ends)
 
 
-def _common(rows: list[tuple[int, Base]], depth: int) -> int:
-    """Return up to which block all of these rows are the same."""
-    first = rows[0][1].blocks
-    end = depth + 1
-    while end < len(first) and all(
-        len(base.blocks) > end and base.blocks[end] is first[end] for _, base in rows
-    ):
-        end += 1
-    return end
-
-
-def cut(runs: Sequence[Run], begins: int, ends: int) -> list[Run]:
-    """Return the part of runs, which begin with token 0, between two tokens."""
-    kept: list[Run] = []
-    at = 0
-    for run in runs:
-        start, end = max(begins, at), min(ends, at + run.count)
-        if start < end:
-            kept.append(Run(run.slab, run.start + start - at, end - start))
-        at += run.count
-    return kept
+def _common(bases: list[Base], depth: int) -> int:
+    """Return up to which token all of these are the same; their blocks at `depth` are."""
+    first, most = bases[0].blocks, min(base.tokens for base in bases)
+    end = first[depth].end
+    while end < most and all(base.blocks[depth + 1] is first[depth + 1] for base in bases):
+        depth += 1
+        end = first[depth].end
+    return int(min(end, most))
 
 
 def _segment(places: list[int], runs: list[Run], count: int) -> Segment:

@@ -12,7 +12,7 @@ from mlx_lm.models.cache import ArraysCache
 
 from worker.engine.group import fill
 from worker.engine.kinds import KeysValues, Kind, Planes, State
-from worker.engine.row_caches import Piece, Prefilled, pieces_of
+from worker.engine.row_caches import Base, Piece, Prefilled, pieces_of
 from worker.prefixes.blocks import Run
 
 States = list[list[mx.array | None]]
@@ -80,7 +80,8 @@ class Snapshot:
 class RowSource:
     """A row to cut from: where its tokens stand, kind by kind, and its states.
 
-    `pieces` are those of tokens from `first` on, up to `length`. States and rings go with exactly `length`.
+    `pieces` are those of tokens from `first` on, up to `length`; those before it stand in `base`. States and
+    rings go with exactly `length`.
     """
 
     kinds: Sequence[KeysValues]
@@ -88,6 +89,7 @@ class RowSource:
     length: int
     pieces: Sequence[list[Piece]]
     states: States
+    base: Base | None = None
 
     @property
     def is_cuttable(self) -> bool:
@@ -97,11 +99,25 @@ class RowSource:
     def slab(self, start: int, end: int, *, cuttable: bool = True) -> Slab:
         """Copy tokens `start` to `end`, one layer after the other; windows only of what can be `cuttable`."""
         planes = []
-        for kind, pieces in zip(self.kinds, self.pieces, strict=True):
+        for leaf, kind in enumerate(self.kinds):
             is_whole = kind.span is None or (cuttable and self.is_cuttable)
-            planes.append(_cut(pieces, start - self.first, end - self.first) if is_whole else [])
+            planes.append(self._cut(leaf, start, end) if is_whole else [])
             mx.eval(planes[-1])
         return Slab(end - start, planes)
+
+    def _cut(self, leaf: int, start: int, end: int) -> Planes:
+        """Copy one kind's tokens, of a row that stands in its base and one piece, from slot 0 on."""
+        parts = []
+        if start < self.first and self.base is not None:
+            parts.append(together(cut(self.base.runs(), start, min(end, self.first)), leaf))
+        if end > self.first:
+            [piece] = self.pieces[leaf]
+            first = piece.start + max(start, self.first) - self.first
+            last = piece.start + end - self.first
+            parts.append([plane[piece.row : piece.row + 1, :, first:last] for plane in piece.planes])
+        if len(parts) == 1:
+            return [mx.contiguous(plane) for plane in parts[0]]
+        return [mx.concatenate(list(each), axis=2) for each in zip(*parts, strict=True)]
 
     def snapshot(self) -> Snapshot:
         """Copy what can't be cut."""
@@ -126,16 +142,7 @@ def source_of(prefilled: Prefilled, kinds: Sequence[KeysValues]) -> RowSource:
         for part in prefilled.parts
         if isinstance(part, ArraysCache)
     ]
-    return RowSource(kinds, prefilled.first, prefilled.length, pieces, states)
-
-
-def _cut(pieces: list[Piece], start: int, end: int) -> Planes:
-    """Copy slots of a row that stands in one piece, from slot 0 on."""
-    [piece] = pieces
-    return [
-        mx.contiguous(plane[piece.row : piece.row + 1, :, piece.start + start : piece.start + end])
-        for plane in piece.planes
-    ]
+    return RowSource(kinds, prefilled.first, prefilled.length, pieces, states, prefilled.base)
 
 
 def _ring(kind: KeysValues, length: int, pieces: list[Piece]) -> Planes:
@@ -144,6 +151,18 @@ def _ring(kind: KeysValues, length: int, pieces: list[Piece]) -> Planes:
     if pieces:
         fill(planes, [pieces])
     return planes
+
+
+def cut(runs: Sequence[Run], begins: int, ends: int) -> list[Run]:
+    """Return the part of runs, which begin with token 0, between two tokens."""
+    kept: list[Run] = []
+    at = 0
+    for run in runs:
+        start, end = max(begins, at), min(ends, at + run.count)
+        if start < end:
+            kept.append(Run(run.slab, run.start + start - at, end - start))
+        at += run.count
+    return kept
 
 
 def together(runs: Sequence[Run], leaf: int) -> Planes:

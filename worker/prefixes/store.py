@@ -18,7 +18,7 @@ from worker.prefixes.tree import PrefixTree
 __all__ = ["Block", "Lease", "Match", "PrefixStore", "Run", "Slab", "Snapshot"]
 
 # Beginnings of less than a block that are kept behind one place.
-PARTS_MAX: Final = 4
+PARTS_MAX: Final = 8
 
 
 class Lease:
@@ -103,6 +103,10 @@ class PrefixStore:
         """Return the whole blocks of the first `tokens` tokens that are held, from the first on."""
         return tuple(self._tree.path(ids[: max(0, tokens)], salt))
 
+    def block_at(self, ids: Sequence[int], salt: str, tokens: int) -> Block | None:
+        """Return the block that ends with just so many tokens, whole or in part."""
+        return self._tree.at(ids, salt, tokens)
+
     def runs(self, blocks: Sequence[Block], tokens: int) -> list[Run]:
         """Return where those tokens of `blocks` stand that are among the prompt's first `tokens`."""
         return runs_of(blocks, tokens)
@@ -117,11 +121,21 @@ class PrefixStore:
             above = block
         return Lease(tuple(blocks), self._release)
 
-    def insert(self, ids: Sequence[int], salt: str, start: int, slab: Slab, *, cuttable: bool) -> None:
+    def insert(
+        self,
+        ids: Sequence[int],
+        salt: str,
+        start: int,
+        slab: Slab,
+        *,
+        cuttable: bool,
+        exact: bool = False,
+    ) -> None:
         """Keep ids[start : start + slab.tokens], whose keys and values `slab` holds.
 
         `start` is a multiple of 64. Nothing happens if what is before it isn't held any more. What is held
-        already stays where it is. No bytes are given up for these: see `keep_within`.
+        already stays where it is. No bytes are given up for these: see `keep_within`. An `exact` end gets a
+        block of its own, even where it is the beginning of a longer one.
         """
         end = start + slab.tokens
         assert start % PREFIX_BLOCK_TOKENS == 0, "a block begins there"
@@ -132,7 +146,7 @@ class PrefixStore:
             return
         for at in range(start, end, PREFIX_BLOCK_TOKENS):
             piece = tuple(ids[at : min(end, at + PREFIX_BLOCK_TOKENS)])
-            block, is_new = self._tree.grow(place, piece, cuttable=cuttable)
+            block, is_new = self._tree.grow(place, piece, cuttable=cuttable, exact=exact)
             if block is None:
                 break
             if is_new:
@@ -248,6 +262,9 @@ class PrefixStore:
         A part that has a snapshot stays: where its state was taken, the longer one can't be cut.
         """
         place = newcomer.above
+        # What others go on from is used by them: a system prompt's end outlives those of the prompts behind.
+        for part in [part for part in place.parts if newcomer.ids[: len(part.ids)] == part.ids]:
+            self._use(part)
         for part in [part for part in place.parts if _stands_for(newcomer, part)]:
             self._remove(part)
         others = [part for part in place.parts if not part.pins and part is not newcomer]

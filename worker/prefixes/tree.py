@@ -74,10 +74,13 @@ class PrefixTree:
         place = path[-1] if path else self.root(salt)
         return place.part(tuple(ids[place.end : tokens]))
 
-    def grow(self, above: Place, ids: Ids, *, cuttable: bool) -> tuple[Block | None, bool]:
+    def grow(
+        self, above: Place, ids: Ids, *, cuttable: bool, exact: bool = False
+    ) -> tuple[Block | None, bool]:
         """Return the block of these ids behind `above`, and whether it is new.
 
-        What can be cut stands for any part that it begins with. None: its key is another beginning's.
+        What can be cut stands for any part that it begins with, unless one is wanted that is `exact`ly that.
+        None: its key is another beginning's.
         """
         key = prefix_chain.next_key(above.key, ids)
         if len(ids) == PREFIX_BLOCK_TOKENS:
@@ -85,7 +88,7 @@ class PrefixTree:
             if held is not None:
                 return (held if held.above is above and held.ids == ids else None), False
         else:
-            longer, common = above.closest(ids) if cuttable else (None, 0)
+            longer, common = above.closest(ids) if cuttable and not exact else (None, 0)
             held = above.part(ids) or (longer if common == len(ids) else None)
             if held is not None:
                 return held, False

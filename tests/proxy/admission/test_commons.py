@@ -75,12 +75,19 @@ def counted_bytes(model, rows):
     }
     whole = {name: room_tokens(row.tokens, model.kv_pad_tokens) for name, row in rows.items()}
     own = sum(
-        model.row_bytes(row.tokens)
-        - whole[name]
-        + max(whole[name] - BLOCK * row.part, room_tokens(row.tokens - BLOCK * row.part, model.kv_pad_tokens))
+        model.row_bytes(row.tokens) - whole[name] + room_of(model, row, whole[name])
         for name, row in rows.items()
     )
     return own + BLOCK * len(blocks)
+
+
+def room_of(model, row, whole):
+    """Return how many tokens of its own a row is reckoned to have room for, cut in whichever way it may be."""
+    own = row.tokens - BLOCK * row.part
+    rooms = [whole - BLOCK * row.part, room_tokens(own, model.kv_pad_tokens)]
+    if row.part and own >= BLOCK // 2:
+        rooms.append(BLOCK // 2 + room_tokens(own - BLOCK // 2, model.kv_pad_tokens))
+    return max(rooms)
 
 
 def workers_bytes(model, rows):

@@ -1,7 +1,10 @@
 """What a store without bounds must hold and find, said as plainly as can be: all beginnings in one table."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+# As the tests have the store's own, so that few parts are many.
+PARTS_MAX: Final = 4
 
 Held = tuple[str, tuple[int, ...]]  # a salt, and all tokens up to a block's end
 
@@ -43,8 +46,12 @@ class NaiveStore:
             for part in self._parts(new):
                 if self._stands_for(new, part) and part not in pinned:
                     del self.table[part]
-            spare = sorted((part for part in self._parts(new) if part != new and part not in pinned), key=age)
-            for part in spare[: max(0, len(self._parts(new)) - 4)]:
+            others = [part for part in self._parts(new) if part != new and part not in pinned]
+            # What the new one goes on from was used by it.
+            unused = [part for part in others if new[1][: len(part[1])] != part[1]]
+            used = [part for part in others if part not in unused]
+            spare = sorted(unused, key=age) + sorted(used, key=age)
+            for part in spare[: max(0, len(self._parts(new)) - PARTS_MAX)]:
                 del self.table[part]
 
     def _parts(self, beside: Held) -> list[Held]:
