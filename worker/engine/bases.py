@@ -89,6 +89,10 @@ class Bases:
         base.release()
         return self._lease(sequence, tokens, 0)
 
+    def alone(self, sequence: Sequence, tokens: int) -> Lease | None:
+        """Return what is kept of a sequence's first `tokens`, to be its base whoever else has it."""
+        return self._lease(sequence, tokens, 0) if self.share_tokens else None
+
     def _lease(self, sequence: Sequence, tokens: int, more_than: int) -> Lease | None:
         """Return the first `tokens` tokens of a sequence, or as many in whole blocks as are kept of them."""
         blocks: Seq[Block] = self._store.blocks_of(sequence.ids, sequence.salt, tokens)

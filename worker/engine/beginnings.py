@@ -18,7 +18,7 @@ from worker.engine.model import LoadedModel
 from worker.engine.slabs import RowSource, Slab, Snapshot, moved
 from worker.prefix_disk.tier import DiskTier
 from worker.prefix_news import PrefixNews
-from worker.prefixes.blocks import Run
+from worker.prefixes.blocks import Match, Run
 from worker.prefixes.store import Lease, PrefixStore
 from worker.sequence import Sequence
 
@@ -75,6 +75,7 @@ class Beginnings:
         self._keeps = True
         self._on_move = on_move
         self._token_bytes = facts.kv_bytes_per_token + facts.window_bytes_per_token
+        self._row_bytes = facts.row_bytes
         self._root: Callable[[str], bytes] = lambda salt: root_key(
             facts.fingerprint, facts.kv_bits, salt=salt
         )
@@ -133,9 +134,9 @@ class Beginnings:
         """Return the names of all blocks that are kept."""
         return self._news.names()
 
-    def is_ready(self, sequence: Sequence) -> bool:
-        """Whether what is on disk of a prompt is here by now, or needn't be waited for."""
-        return self._disk is None or self._disk.is_ready(sequence, len(sequence.ids) - 1)
+    def is_ready(self, sequence: Sequence, room_bytes: int) -> bool:
+        """Whether what there is room for of a prompt on disk is here by now, or needn't be waited for."""
+        return self._disk is None or self._disk.is_ready(sequence, len(sequence.ids) - 1, room_bytes)
 
     def follow(self, rows: Seq[Sequence], source: Callable[[Sequence], RowSource]) -> None:
         """Write to disk some of what is new, if there is one."""
@@ -154,8 +155,13 @@ class Beginnings:
         """Whether rows hold what they have in common once."""
         return self.bases.share_tokens > 0
 
-    def open(self, sequence: Sequence, others: Seq[Other], room_bytes: int) -> Opening:
-        """Return what a sequence begins with. What it shares is taken from others where it isn't kept."""
+    def open(
+        self, sequence: Sequence, others: Seq[Other], room_bytes: int, *, promised_bytes: int = 0
+    ) -> Opening:
+        """Return what a sequence begins with. What it shares is taken from others where it isn't kept.
+
+        `promised_bytes` of the room are for caches of those that were opened before.
+        """
         most = len(sequence.ids) - 1
         if most < _LEAST_TOKENS:
             return Opening()
@@ -163,10 +169,35 @@ class Beginnings:
         match = self.store.match(sequence.ids, sequence.salt, most)
         if base is not None and base.tokens > match.tokens:
             base = self.bases.shortened(base, sequence, match.tokens)
+        base_tokens = base.tokens if base is not None else 0
+        # While it is copied it's there twice, and what rows hold of what is kept can't be given up.
+        taken = (match.tokens - base_tokens) * self._token_bytes
+        coming_bytes = self._row_bytes(most) - base_tokens * self._token_bytes
+        spare_bytes = room_bytes - promised_bytes - coming_bytes
+        if match.tokens > base_tokens and taken > spare_bytes:
+            base, match = self._uncopied(sequence, base, match, max(0, spare_bytes))
         opening = Opening(match.tokens, base, None, cast("Snapshot | None", match.snapshot))
         if match.tokens > opening.base_tokens:
             opening.kept = self.store.lease(match.blocks)
         return opening
+
+    def _uncopied(
+        self, sequence: Sequence, base: Lease | None, match: Match, spare_bytes: int
+    ) -> tuple[Lease | None, Match]:
+        """Return what a sequence begins with if there isn't room for a copy of all that is kept.
+
+        It begins behind that as behind a base, though nobody else does. Where there are no bases, it begins
+        with as much as there is room for.
+        """
+        longer = self.bases.alone(sequence, match.tokens)
+        if longer is None:
+            assert base is None, "what is kept is no shorter than a base, and would be one itself"
+            # Of what is copied whole blocks are held meanwhile.
+            fits = spare_bytes // max(1, self._token_bytes) // PREFIX_BLOCK_TOKENS * PREFIX_BLOCK_TOKENS
+            return None, self.store.match(sequence.ids, sequence.salt, min(fits, match.tokens))
+        if base is not None:
+            base.release()
+        return longer, match
 
     def forget(self, sequence: Sequence) -> None:
         """Take note that a sequence is gone for good."""

@@ -1,11 +1,12 @@
 """Beginnings on disk: written behind as rows grow, and put back into the store for who begins with them."""
 
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Final, cast
 
 from shared.limits import PREFIX_BLOCK_TOKENS, PREFIX_BLOCKS_MAX
@@ -24,6 +25,8 @@ from worker.sequence import Sequence
 _TURN_BYTES: Final = 16 << 20
 # A disk that takes longer than this is slower than computing.
 _READING_S: Final = 20.0
+# Once so much is read, or was asked for, and isn't in the store yet, nothing more is asked for.
+_AWAITED_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,10 @@ class _Awaited:
     first: int
     reading: Reading
     until: float
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.nbytes for entry in self.entries)
 
 
 class DiskBeginnings:
@@ -57,12 +64,17 @@ class DiskBeginnings:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def is_ready(self, sequence: Sequence, most: int) -> bool:
-        """Whether what the disk has of a prompt's first `most` tokens is in the store by now; once each."""
+    def is_ready(self, sequence: Sequence, most: int, room_bytes: int) -> bool:
+        """Whether what the disk has of a prompt's first `most` tokens is in the store by now; once each.
+
+        No more of it is put there than there is room for, and what else is kept gives way to it.
+        """
         awaited = self._awaited.get(sequence)
         if awaited is None:
             if sequence in self._looked:
                 return True
+            if sum(each.nbytes for each in self._awaited.values()) >= _AWAITED_BYTES:
+                return False  # asked for as soon as others have theirs, or waited too long
             self._looked.add(sequence)
             awaited = self._ask(sequence, most)
             if awaited is None:
@@ -73,7 +85,7 @@ class DiskBeginnings:
             return False
         del self._awaited[sequence]
         if awaited.reading.done:
-            self._put_back(sequence, awaited)
+            self._put_back(sequence, awaited, room_bytes)
         else:
             awaited.reading.cancel()
         return True
@@ -105,10 +117,14 @@ class DiskBeginnings:
         wanted = entries[first : last + 1]
         return _Awaited(wanted, first, self.tier.read(wanted), time.monotonic() + _READING_S)
 
-    def _put_back(self, sequence: Sequence, awaited: _Awaited) -> None:
-        """Put what was read into the store: whatever doesn't fit the model is left out."""
+    def _put_back(self, sequence: Sequence, awaited: _Awaited, room_bytes: int) -> None:
+        """Put what was read into the store: whatever doesn't fit the model, or the room, is left out."""
         start = awaited.first * PREFIX_BLOCK_TOKENS
-        for cuttable, group in groupby(awaited.reading.records, key=lambda record: record.cuttable):
+        ends = list(accumulate(record.nbytes for record in awaited.reading.records))
+        count = bisect_right(ends, room_bytes)
+        if count:
+            self._store.trim(room_bytes - ends[count - 1])
+        for cuttable, group in groupby(awaited.reading.records[:count], key=lambda record: record.cuttable):
             records = list(group)
             try:
                 slab = slab_of(records, self._kinds)

@@ -11,11 +11,12 @@ from shared.model_facts import room_tokens
 from worker.engine.bases import Other
 from worker.engine.beginnings import Opening
 from worker.engine.model import LoadedModel
-from worker.engine.restored import put_behind, restore
+from worker.engine.restored import move, put_behind, restore
 from worker.engine.row_caches import Prefilled, arrays_in, parts_of, trim_windows
 from worker.engine.slabs import RowSource, cut, source_of
 from worker.engine.trial import Together, prefill_together
 from worker.plan import UNBOUNDED, Chunk, similar_lengths
+from worker.prefixes.store import Lease
 from worker.sequence import Sequence
 
 
@@ -68,6 +69,11 @@ class Prefilling:
         """Let a sequence begin with what was found for it."""
         self._openings[sequence] = opening
 
+    @property
+    def opened(self) -> list[Sequence]:
+        """Those that have no caches yet."""
+        return list(self._openings)
+
     def has(self, sequence: Sequence) -> bool:
         return sequence in self._rows
 
@@ -77,6 +83,34 @@ class Prefilling:
         row_bytes, token_bytes = self._loaded.facts.row_bytes, self._loaded.facts.kv_bytes_per_token
         shared = sum(self._opening(sequence).base_tokens for sequence in begun)
         return sum(row_bytes(len(sequence.ids) - 1) for sequence in begun) - shared * token_bytes
+
+    def put_behind(self, sequence: Sequence, base: Lease) -> None:
+        """Let a row begin behind a longer base from now on, and give back what it has of it, layer by layer.
+
+        It must have computed the base's tokens, and more of its prompt must be left to do.
+        """
+        opening = self._openings.get(sequence)
+        if opening is not None:
+            if opening.base is not None:
+                opening.base.release()
+            opening.base = base
+            return
+        prefilled = self._rows[sequence]
+        assert self.is_under_way(sequence), "other rows are in its caches, or it joins the batch in any case"
+        room = room_tokens(len(sequence.ids) - 1 - base.tokens, self._loaded.facts.kv_pad_tokens)
+        caches = put_behind(self._loaded.new_caches(prefilled.length), self._kinds, base, 1, room)
+        move(prefilled, self._kinds, caches, base.tokens)
+        if prefilled.base is not None:
+            prefilled.base.release()
+        self._rows[sequence] = Prefilled(caches, 0, prefilled.length, base=base, first=base.tokens)
+        self._bytes_known = None
+
+    def is_under_way(self, sequence: Sequence) -> bool:
+        """Whether a row is still to prefill, alone in its caches if it has any."""
+        prefilled = self._rows.get(sequence)
+        if prefilled is None:
+            return sequence in self._openings
+        return not prefilled.padded and prefilled.length < len(sequence.ids) - 1
 
     def drop(self, sequence: Sequence) -> None:
         """Free what a sequence holds, if it is here."""

@@ -11,7 +11,7 @@ from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, KVCache,
 from worker.engine.kinds import KeysValues, Planes
 from worker.engine.prefixed_cache import PrefixedCache
 from worker.engine.quantised import QuantisedRowCache
-from worker.engine.row_caches import Base
+from worker.engine.row_caches import Base, Prefilled, let_go, parts_of, pieces_of
 from worker.engine.slabs import Snapshot, together
 from worker.prefixes.blocks import Run
 
@@ -59,6 +59,22 @@ def put_behind(
         return PrefixedCache(kinds[leaf], partial(_planes_of, base, leaf), base.tokens, rows, room)
 
     return list(map(replaced, caches))
+
+
+def move(prefilled: Prefilled, kinds: Sequence[KeysValues], caches: Sequence[Any], start: int) -> None:
+    """Move a row that is alone in its caches to others, which are behind its first `start` tokens.
+
+    One layer after the other, so that a layer is there twice for a moment only.
+    """
+    new = [part for cache in caches for part in parts_of(cache)]
+    for (old, leaf), part in zip(_leaves(prefilled.parts), new, strict=True):
+        if isinstance(old, ArraysCache):
+            part.cache = list(old.cache)
+            continue
+        for piece in pieces_of(old, kinds[leaf], prefilled, start):
+            part.put([plane[:, :, piece.start : piece.start + piece.count] for plane in piece.planes])
+        mx.eval(part.state)
+        let_go(old)
 
 
 def _planes_of(base: Base, leaf: int) -> list[Planes]:

@@ -63,9 +63,12 @@ class Reuse:
         """Find what a sequence begins with; return its tokens, None while some are read from disk."""
         if not self._beginnings.reuses:
             return 0
-        if not self._beginnings.is_ready(sequence):
+        if not self._beginnings.is_ready(sequence, self._room_bytes):
             return None
-        opening = self._beginnings.open(sequence, self._others(), self._room_bytes)
+        promised_bytes = self._prefilling.coming_bytes(self._prefilling.opened)
+        opening = self._beginnings.open(
+            sequence, self._others(), self._room_bytes, promised_bytes=promised_bytes
+        )
         self._prefilling.open(sequence, opening)
         if opening.base is not None:
             self._put_behind(opening.base)
@@ -102,13 +105,16 @@ class Reuse:
         return [*running, *self._prefilling.others()]
 
     def _put_behind(self, base: Lease) -> None:
-        """Let rows that run share what they have in common with a new base."""
-        longer = {
-            other.sequence: found
-            for other in self._others()
-            if other.sequence in self._caches.rows
-            if (found := self._beginnings.bases.longer(other, base)) is not None
-        }
+        """Let all others share what they have in common with a new base: who joins now is asked by itself."""
+        longer: dict[Sequence, Lease] = {}
+        for other in self._others():
+            runs = other.sequence in self._caches.rows
+            if runs or self._prefilling.is_under_way(other.sequence):
+                found = self._beginnings.bases.longer(other, base)
+                if found is not None and runs:
+                    longer[other.sequence] = found
+                elif found is not None:
+                    self._prefilling.put_behind(other.sequence, found)
         if longer:
             self._caches.put_behind(longer, self.elsewhere_bytes)
 

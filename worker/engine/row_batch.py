@@ -154,6 +154,8 @@ class RowBatch:
             let_go(cache)
         self._stacked_before = []
         self.rows, self.views = (), []
+        # It would hold on to the slabs that it reads.
+        self.reading, self._is_read = None, False
         self._count()
 
     def spoil_unused(self, value: float) -> None:

@@ -82,7 +82,7 @@ def counted_bytes(model, rows):
 
 
 def room_of(model, row, whole):
-    """Return how many tokens of its own a row is reckoned to have room for, cut in whichever way it may be."""
+    """Return for how many tokens of its own a row is reckoned to have room, however it is cut."""
     own = row.tokens - BLOCK * row.part
     rooms = [whole - BLOCK * row.part, room_tokens(own, model.kv_pad_tokens)]
     if row.part and own >= BLOCK // 2:
