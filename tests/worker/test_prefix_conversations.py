@@ -156,7 +156,7 @@ def test_conversations_that_branch_are_answered_as_without_a_store(name: str, al
     loaded = model(name)
 
     @seed(6)
-    @settings(max_examples=60 if all_families else 8, deadline=None, database=None)
+    @settings(max_examples=60 if all_families else 4, deadline=None, database=None)
     @given(asked=st.lists(asks, min_size=3, max_size=9), setup=setups)
     def holds(asked: list[Ask], setup: Setup) -> None:
         check(name, loaded, asked, setup)

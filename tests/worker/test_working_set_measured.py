@@ -17,8 +17,8 @@ import pytest
 
 from tests.worker.tiny_models import load_saved, save, tiny
 from tests.worker.workbench import PLENTY, Workbench
-from worker.engine.batch_engine import BatchEngine
 from worker.engine.model import LoadedModel
+from worker.engine.prefilling import Prefilling
 from worker.engine.probes import Prober, Room, Speed
 from worker.engine.working_set import WorkingSet
 from worker.plan import ChunkBound
@@ -178,13 +178,13 @@ def test_several_prompts_of_a_turn_take_no_more_than_the_longest(family: str) ->
 
 def test_prompts_are_prefilled_together_only_as_memory_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded, passes = tiny("llama"), list[int]()
-    together = BatchEngine._prefill_together
+    together = Prefilling._prefill_together
 
-    def counted(engine: BatchEngine, chunks: Any) -> None:
+    def counted(prefilling: Prefilling, chunks: Any) -> None:
         passes.append(len(chunks))
-        together(engine, chunks)
+        together(prefilling, chunks)
 
-    monkeypatch.setattr(BatchEngine, "_prefill_together", counted)
+    monkeypatch.setattr(Prefilling, "_prefill_together", counted)
     bench = Workbench(loaded, slots=6, quantum_ms=5000.0)
     bench.engine.chunk_bound = ChunkBound((0,), (48,))
     for name in "abcdef":

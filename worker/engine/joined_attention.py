@@ -5,7 +5,7 @@ So tokens that many rows have in common are attended to once for all of these ro
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -104,10 +104,21 @@ def attend_behind(
     is_plain = len(own) == 1 and sinks is None and all(each.rows is None for each in shared)
     if is_small and is_plain:
         runs = [(each.keys, each.values) for each in shared]
-        return _attend_at_once_compiled(queries, parts[0], runs, scale)
-    attend = _attend_behind_compiled if is_small else _attend_behind
-    output: mx.array = attend(queries, parts, common, scale, sinks)
-    return output
+        output: mx.array = _attend_at_once(queries, parts[0], runs, scale)
+        return output
+    attend = _attend_behind_traced if is_small else _attend_behind
+    return attend(queries, parts, common, scale, sinks)
+
+
+@mx.compile
+def _attend_behind_traced(
+    queries: mx.array,
+    own: list[tuple[mx.array, mx.array, mx.array | None]],
+    shared: list[tuple[mx.array, mx.array, mx.array | None, mx.array | None]],
+    scale: float,
+    sinks: mx.array | None,
+) -> mx.array:
+    return _attend_behind(queries, own, shared, scale, sinks)
 
 
 def _attend_behind(
@@ -129,6 +140,7 @@ def _attend_behind(
     return join(together, queries.dtype, sinks)
 
 
+@mx.compile
 def _attend_at_once(
     queries: mx.array,
     own: tuple[mx.array, mx.array, mx.array | None],
@@ -163,10 +175,6 @@ def _attend_at_once(
     assert output is not None, "rows have something in common"
     together = output.reshape(kv_heads, rows, -1, values.shape[3]).swapaxes(0, 1) + own_output
     return together.reshape(rows, heads, 1, -1)
-
-
-_attend_at_once_compiled: Final[Callable[..., mx.array]] = mx.compile(_attend_at_once)
-_attend_behind_compiled: Final[Callable[..., mx.array]] = mx.compile(_attend_behind)
 
 
 def attend_shared(queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> Part:
