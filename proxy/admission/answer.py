@@ -1,9 +1,11 @@
 """An answer as admission sees it: what it may take, where it stands, and what it has taken."""
 
+import zlib
 from dataclasses import dataclass, field
 from enum import Enum
 
 from shared.limits import PREFIX_BLOCK_TOKENS
+from shared.prefix_chain import NAME_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,15 @@ class Newcomer:
     def tokens(self) -> int:
         return self.prompt_tokens + self.max_tokens
 
-    @property
-    def shareable(self) -> tuple[int, ...]:
-        """The blocks that a row may hold together with others: the prompt's last token is in none of them."""
-        return self.names[: (self.prompt_tokens - 1) // PREFIX_BLOCK_TOKENS]
+    def shareable_in(self, lane_name: str) -> tuple[int, ...]:
+        """Return names of the blocks that its row may hold together with others of its lane.
+
+        The prompt's last token is in none of them. In the worker a prompt waits for no lower lane's that
+        begins like it, so for a while rows of two lanes may both hold what they have in common: reserved once
+        is only what rows of one lane have.
+        """
+        lane = zlib.crc32(lane_name.encode()) << NAME_BITS
+        return tuple(lane | name for name in self.names[: (self.prompt_tokens - 1) // PREFIX_BLOCK_TOKENS])
 
 
 class Standing(Enum):
@@ -61,7 +68,7 @@ class Answer:
 
     `number` orders arrivals; `queued_at` is when it was queued last. `computed` is how many of its tokens
     were ever there: computing those again is the house's affair. `prepaid_ms` were charged to its key
-    before the device worked them off.
+    before the device worked them off. `shareable` are its blocks' names in the ledger.
 
     `cached` tokens of its prompt are there already: as was expected when it was queued, then when it started,
     until the worker has `begun` with it and said how many there were. It is at token `prefilled` then.
@@ -83,6 +90,7 @@ class Answer:
     prefilled: int = 0
     computed: int = 0
     prepaid_ms: float = 0.0
+    shareable: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:

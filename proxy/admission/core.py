@@ -77,6 +77,7 @@ class Admission:
             self._numbers += 1
             answer = Answer(newcomer, self._numbers, patience, now, estimated_s)
             answer.cached = self.state.prefixes.expected_tokens(newcomer.names, newcomer.prompt_tokens)
+            answer.shareable = newcomer.shareable_in(lane.settings.name)
             self.state.prefixes.arrived(newcomer.names)
             self.state.answers[answer.name] = answer
             self.state.lane_of[answer.name] = lane
@@ -330,7 +331,7 @@ class Admission:
         if answer.standing is Standing.QUEUED:
             lane.remove(answer)
         newcomer, prefixes = answer.newcomer, self.state.prefixes
-        self.state.ledger.reserve(answer.name, self._tokens_to_start(answer), newcomer.shareable)
+        self.state.ledger.reserve(answer.name, self._tokens_to_start(answer), answer.shareable)
         answer.cached = prefixes.cached_tokens(newcomer.names, newcomer.prompt_tokens)
         prefixes.started(newcomer.names)
         lane.running[answer.name] = answer

@@ -115,7 +115,7 @@ def _fitting(state: State, head: Answer, others: Iterator[Answer], reserve: Rese
         return None
 
     def fits(answer: Answer) -> bool:
-        if ledger.may_share(answer.newcomer.shareable):
+        if ledger.may_share(answer.shareable):
             return state.fits(answer, reserve)
         return state.tokens_for(answer) <= room_tokens
 

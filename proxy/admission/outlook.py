@@ -99,7 +99,7 @@ def _bytes_ms(state: State, lane: Lane, newcomer: Newcomer, ends: Sequence[tuple
         return 0.0
     stay = {name for _, name in ends}
     gone = {name for each in state.lanes for name in each.running if name not in stay}
-    names = newcomer.shareable
+    names = newcomer.shareable_in(lane.settings.name)
     if not gone and ledger.affords(newcomer.tokens, reserve, names):
         return 0.0
     trial = ledger.that_lost(gone)

@@ -72,7 +72,7 @@ def for_waiting(state: State, lane: Lane, now: float) -> Exchange | None:
             settled = len(turns) if needed else settled
             for row in needed:
                 trial.release(row.name)
-            trial.reserve(head.name, state.tokens_for(head), head.newcomer.shareable)
+            trial.reserve(head.name, state.tokens_for(head), head.shareable)
         elif lane.has_aged(head, now):
             break
     return Exchange(lane, turns[:settled]) if settled else None
@@ -82,7 +82,7 @@ def _needed_rows(
     state: State, ledger: Ledger, rows: Sequence[Answer], head: Answer, reserve: Reserve
 ) -> list[Answer] | None:
     """Return the first rows that must go for an answer to fit; None if it won't without all of them."""
-    tokens, names = state.tokens_for(head), head.newcomer.shareable
+    tokens, names = state.tokens_for(head), head.shareable
     if not ledger.fits(tokens, reserve, [row.name for row in rows], names):
         return None
     trial, needed = ledger.copy(), list[Answer]()

@@ -80,7 +80,7 @@ class State:
     def fits(self, answer: Answer, reserve: Reserve, without: Collection[str] = ()) -> bool:
         """Whether an answer fits beside those that run, `without` not counted among them."""
         assert self.ledger is not None
-        return self.ledger.fits(self.tokens_for(answer), reserve, without, answer.newcomer.shareable)
+        return self.ledger.fits(self.tokens_for(answer), reserve, without, answer.shareable)
 
     def tokens_for(self, answer: Answer) -> int:
         """Return the tokens to reserve for an answer if it started or grew now."""

@@ -1,6 +1,5 @@
 """Who begins alike, up to where, and behind which base it goes on: one beginning that several rows share."""
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -8,8 +7,8 @@ from typing import Final, Protocol
 
 from shared.limits import PREFIX_BLOCK_TOKENS
 from shared.model_facts import ModelFacts
-from shared.prefix_chain import keys_of
 from worker.engine.slabs import RowSource
+from worker.prefix_waits import common_tokens
 from worker.prefixes.blocks import Block
 from worker.prefixes.store import Lease, PrefixStore
 from worker.sequence import Sequence
@@ -47,15 +46,11 @@ class Bases:
     is what room for tokens comes in, so that rows take no more by it than in whole blocks.
     """
 
-    def __init__(
-        self, facts: ModelFacts, store: PrefixStore, root: Callable[[str], bytes], keep: Keep
-    ) -> None:
+    def __init__(self, facts: ModelFacts, store: PrefixStore, keep: Keep) -> None:
         self.share_tokens = facts.shares_from
         self._is_cuttable = facts.reuse == "any"
         self._store = store
-        self._root = root
         self._keep = keep
-        self._keys: dict[Sequence, list[bytes]] = {}
 
     def find(
         self,
@@ -116,20 +111,14 @@ class Bases:
             return None
         return self._store.lease(base.blocks[:count])
 
-    def forget(self, sequence: Sequence) -> None:
-        """Take note that a sequence is gone for good."""
-        self._keys.pop(sequence, None)
-
     def _closest(self, sequence: Sequence, others: Iterable[Other]) -> tuple[Other | None, int]:
         """Return who has most of what a sequence begins with, and how many tokens, in whole blocks."""
-        keys, most = self._keys_of(sequence), len(sequence.ids) - 1
         best, most_common = None, 0
         for other in others:
             if other.sequence is sequence or other.sequence.salt != sequence.salt:
                 continue
-            theirs = self._keys_of(other.sequence)
-            least = min(len(keys), len(theirs), min(most, other.computed) // PREFIX_BLOCK_TOKENS)
-            common = PREFIX_BLOCK_TOKENS * _common(keys, theirs, least)
+            computed = other.computed // PREFIX_BLOCK_TOKENS * PREFIX_BLOCK_TOKENS
+            common = min(common_tokens(sequence, other.sequence), computed)
             if common > most_common:
                 best, most_common = other, common
         return best, most_common
@@ -145,16 +134,3 @@ class Bases:
             if sequence.ids[at - 1] in sequence.stop_ids:
                 end = at
         return end // _HALF * _HALF
-
-    def _keys_of(self, sequence: Sequence) -> list[bytes]:
-        """Return the keys of a sequence's whole blocks, counted once, by which it is compared with others."""
-        if sequence not in self._keys:
-            self._keys[sequence] = keys_of(self._root(sequence.salt), sequence.ids)
-        return self._keys[sequence]
-
-
-def _common(one: Seq[bytes], other: Seq[bytes], most: int) -> int:
-    """Return how many leading keys are the same: once two differ, all behind them do."""
-    if not most or one[0] != other[0]:
-        return 0
-    return bisect_left(range(most), True, key=lambda place: one[place] != other[place])

@@ -80,7 +80,7 @@ class Beginnings:
             facts.fingerprint, facts.kv_bits, salt=salt
         )
         self.store = PrefixStore(self._root, self._move)
-        self.bases = Bases(facts, self.store, self._root, self.keep)
+        self.bases = Bases(facts, self.store, self.keep)
         self._news = PrefixNews(self.store, tier)
         self._disk: DiskBeginnings | None = None
         if tier is not None and loaded.layout is not None:
@@ -201,7 +201,6 @@ class Beginnings:
 
     def forget(self, sequence: Sequence) -> None:
         """Take note that a sequence is gone for good."""
-        self.bases.forget(sequence)
         if self._disk is not None:
             self._disk.forget(sequence)
 
@@ -223,15 +222,9 @@ class Beginnings:
         if source.is_cuttable and (self.store.block_at(ids, salt, len(ids)) if must else is_kept):
             return
         before = self.store.lease(self.store.blocks_of(ids, salt, len(ids)))
-        start, is_cuttable = (
-            before.tokens,
-            source.is_cuttable
-            and all(
-                # Behind blocks that can't be cut, of a row whose window had moved on, nothing can.
-                block.cuttable
-                for block in before.blocks
-            ),
-        )
+        start = before.tokens
+        # Behind blocks that can't be cut, of a row whose window had moved on, nothing can.
+        is_cuttable = source.is_cuttable and all(block.cuttable for block in before.blocks)
         tokens = min(len(ids), source.length) - start
         if not must:
             tokens = min(tokens, max(0, min(bound_bytes, room_bytes)) // max(1, self._token_bytes))

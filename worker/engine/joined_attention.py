@@ -87,6 +87,11 @@ class Shared:
     places: mx.array | None
 
 
+# The fields of Own and Shared: what is traced takes tuples.
+_OwnArrays = tuple[mx.array, mx.array, mx.array | None]
+_SharedArrays = tuple[mx.array, mx.array, mx.array | None, mx.array | None]
+
+
 def attend_behind(
     queries: mx.array, own: Sequence[Own], shared: Sequence[Shared], scale: float, sinks: mx.array | None
 ) -> mx.array:
@@ -113,8 +118,8 @@ def attend_behind(
 @mx.compile
 def _attend_behind_traced(
     queries: mx.array,
-    own: list[tuple[mx.array, mx.array, mx.array | None]],
-    shared: list[tuple[mx.array, mx.array, mx.array | None, mx.array | None]],
+    own: list[_OwnArrays],
+    shared: list[_SharedArrays],
     scale: float,
     sinks: mx.array | None,
 ) -> mx.array:
@@ -123,8 +128,8 @@ def _attend_behind_traced(
 
 def _attend_behind(
     queries: mx.array,
-    own: list[tuple[mx.array, mx.array, mx.array | None]],
-    shared: list[tuple[mx.array, mx.array, mx.array | None, mx.array | None]],
+    own: list[_OwnArrays],
+    shared: list[_SharedArrays],
     scale: float,
     sinks: mx.array | None,
 ) -> mx.array:
@@ -143,7 +148,7 @@ def _attend_behind(
 @mx.compile
 def _attend_at_once(
     queries: mx.array,
-    own: tuple[mx.array, mx.array, mx.array | None],
+    own: _OwnArrays,
     shared: list[tuple[mx.array, mx.array]],
     scale: float,
 ) -> mx.array:

@@ -66,6 +66,13 @@ class KeysValues:
         slots = self.slots(room)
         return [mx.zeros((places, self.heads, slots, width), dtype=dtype) for width, dtype in self._planes()]
 
+    def grown(self, planes: Planes, places: int, room: int) -> Planes:
+        """Return planes with room for so many more tokens; new ones where there are none."""
+        more = self.empty(places, room)
+        if not planes:
+            return more
+        return [mx.concatenate(list(pair), axis=2) for pair in zip(planes, more, strict=True)]
+
     def encode(self, keys: mx.array, values: mx.array) -> Planes:
         """Turn keys and values, (rows, heads, tokens, width), into planes of that many slots."""
         if not self.bits:

@@ -104,11 +104,7 @@ class PrefixedCache(Attending):
         there = _tokens(self.planes)
         if tokens <= there:
             return
-        more = self.kind.empty(self._rows, max(self._room, tokens - there))
-        if self.planes:
-            pairs = zip(self.planes, more, strict=True)
-            more = [mx.concatenate([plane, new], axis=2) for plane, new in pairs]
-        self.planes = more
+        self.planes = self.kind.grown(self.planes, self._rows, max(self._room, tokens - there))
 
     @property
     def state(self) -> Planes:

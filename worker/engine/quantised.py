@@ -36,12 +36,9 @@ class QuantisedRowCache:
                 keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, bits=self._bits
             )
         kind, end = self._kind, self.offset + keys.shape[2]
-        if not self.planes:
-            self.planes = kind.empty(keys.shape[0], max(self.step, end))
-        room = self.planes[0].shape[2]
+        room = self.planes[0].shape[2] if self.planes else 0
         if end > room:
-            more = kind.empty(keys.shape[0], max(self.step, end - room))
-            self.planes = [mx.concatenate(list(pair), axis=2) for pair in zip(self.planes, more, strict=True)]
+            self.planes = kind.grown(self.planes, keys.shape[0], max(self.step, end - room))
         for plane, new in zip(self.planes, kind.encode(keys, values), strict=True):
             plane[:, :, self.offset : end] = new
         self.offset = end

@@ -44,7 +44,7 @@ class PrefixStore:
     """Blocks and snapshots within `bytes_max`, but for what is pinned.
 
     `root` names the beginning of all prompts of a salt; `move` copies runs of one slab into a new one, in
-    their order. Only `keep_within`, `trim` and `clear` give up bytes for want of room.
+    their order. Only `keep_within` and `trim` give up bytes for want of room.
     """
 
     def __init__(self, root: Callable[[str], bytes], move: Move, bytes_max: int = 0) -> None:
@@ -106,10 +106,6 @@ class PrefixStore:
     def block_at(self, ids: Sequence[int], salt: str, tokens: int) -> Block | None:
         """Return the block that ends with just so many tokens, whole or in part."""
         return self._tree.at(ids, salt, tokens)
-
-    def runs(self, blocks: Sequence[Block], tokens: int) -> list[Run]:
-        """Return where those tokens of `blocks` stand that are among the prompt's first `tokens`."""
-        return runs_of(blocks, tokens)
 
     def lease(self, blocks: Sequence[Block]) -> Lease:
         """Pin `blocks`, which are a prompt's from its first on."""
@@ -184,13 +180,6 @@ class PrefixStore:
         while self.kept_bytes > self.bytes_max and (
             self._homes.compact(wasteful=True) or self._evict_oldest() or self._homes.compact(wasteful=False)
         ):
-            pass
-
-    def clear(self) -> None:
-        """Give up all that isn't pinned."""
-        while self._evict_oldest():
-            pass
-        while self._homes.compact(wasteful=False):
             pass
 
     @property

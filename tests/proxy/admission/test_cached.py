@@ -253,6 +253,17 @@ def test_rows_of_one_prompt_start_where_copies_would_not_fit():
     assert desk.core.reserved_bytes == 0
 
 
+def test_rows_of_two_lanes_reserve_what_they_have_in_common_each():
+    """In the worker a chat doesn't wait for a lower lane's prompt, so for a while both hold all of it."""
+    desk = desk_of(HIGH, LOW, slots=4)
+    desk.arrive("low", lane=LOW.name, **prompt(SYSTEM))
+    desk.arrive("high", "alike", **prompt(SYSTEM))
+    assert sorted(desk.starts()) == ["alike", "high", "low"]
+    assert desk.core.reserved_bytes == budget_for(rows=1) + budget_for(rows=2)
+    desk.end("low", "high", "alike")
+    assert desk.core.reserved_bytes == 0
+
+
 def test_the_block_that_ends_with_a_prompts_last_token_is_each_rows_own():
     desk = desk_of(slots=2)
     desk.arrive("a", "b", max_tokens=4, **prompt("abcde", more=0))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from shared.prefix_chain import root_key
-from worker.prefixes.blocks import Block, Match, Run
+from worker.prefixes.blocks import Block, Match, Run, runs_of
 from worker.prefixes.store import PrefixStore
 
 TOKEN_BYTES = 8
@@ -98,7 +98,7 @@ def tokens_in(store, ids, salt="") -> int:
 def assert_is_of(store, found: Match, ids, salt="") -> None:
     """What is found are the keys and values of just these tokens, and the state behind them."""
     traced = trace(ids, salt)[: found.tokens]
-    assert read(store.runs(found.blocks, found.tokens)) == traced
+    assert read(runs_of(found.blocks, found.tokens)) == traced
     if found.snapshot is not None:
         assert found.snapshot.traced == traced[-1]
 

@@ -17,7 +17,7 @@ from tests.worker.prefixes.false_slabs import (
     trace,
 )
 from worker.prefixes import store as prefix_store
-from worker.prefixes.blocks import Run, joined
+from worker.prefixes.blocks import Run, joined, runs_of
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_prompt_that_came_before_is_found_but_for_its_last_token(store):
     found = store.match(ids, "", len(ids) - 1)
     assert found.tokens == 127
     assert [block.end for block in found.blocks] == [64, 128]
-    assert read(store.runs(found.blocks, found.tokens)) == trace(ids)[:127]
+    assert read(runs_of(found.blocks, found.tokens)) == trace(ids)[:127]
 
 
 def test_a_prompt_without_its_first_token_finds_nothing(store):
@@ -118,7 +118,7 @@ def test_what_is_held_already_stays_where_it_is(store):
     first = put(store, prompt(1, 2))
     second = put(store, prompt(1, 2, 3))
     assert [
-        (run.slab, run.start, run.count) for run in store.runs(store.blocks_of(prompt(1, 2, 3), "", 192), 192)
+        (run.slab, run.start, run.count) for run in runs_of(store.blocks_of(prompt(1, 2, 3), "", 192), 192)
     ] == [
         (first, 0, 128),
         (second, 128, 64),
@@ -264,7 +264,7 @@ def test_what_came_and_went_between_two_tellings_is_no_news(store):
     assert store.take_news() == ([], first)
     put(store, prompt(1))
     store.take_news()
-    store.clear()
+    store.trim(0)
     put(store, prompt(1))
     assert store.take_news() == ([], [])
     put(store, prompt(2))

@@ -186,7 +186,7 @@ class Prefixes(RuleBasedStateMachine):
             lease.release()
         if hasattr(self, "store"):
             self.leases = []
-            self.store.clear()
+            self.store.trim(0)
             assert (self.store.kept_bytes, self.store.shared_bytes, self.store.blocks) == (0, 0, 0)
             assert self.store.keys() == self.store.slabs == self.store.snapshots == []
             assert not self.store._tree._roots
