@@ -11,17 +11,27 @@ from rich.table import Table
 from ops.engine.lines import Aim, Line, Spread, Unit
 from ops.engine.works import Scale
 
+# How many of the columns are words.
+_TEXTS: Final = 2
 _DIGITS: Final[dict[Unit, int]] = {"tokens/s": 1, "MB": 1, "ms": 1, "s": 2, "x": 2, "tokens": 0}
 
 
 def table_of(lines: Sequence[Line], caption: str) -> Table:
+    """Return a table of the engine's lines."""
     title = f"the engine beside mlx-lm {version('mlx-lm')}'s BatchGenerator"
+    headings = ("work", "measured", "engine", "other", "unit", "ratio (range)", "aim")
+    return table_under(title, headings, lines, caption)
+
+
+def table_under(title: str, headings: Sequence[str], lines: Sequence[Line], caption: str) -> Table:
+    """Return a table of lines, a section for each work; `headings` are those of its seven columns.
+
+    The eighth says whether an aim was met.
+    """
     table = Table(title=title, box=box.SIMPLE, caption=caption)
     table.caption_justify = "left"
-    for heading in ("work", "measured"):
-        table.add_column(heading)
-    for heading in ("engine", "other", "unit", "ratio (range)", "aim"):
-        table.add_column(heading, justify="right")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number < _TEXTS else "right")
     table.add_column("")
     befores = ["", *(line.work for line in lines)]
     for line, (before, work) in zip(lines, pairwise(befores), strict=True):

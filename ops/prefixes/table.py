@@ -2,44 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from itertools import pairwise
 from typing import Final
 
-from rich import box
 from rich.table import Table
 
 from ops.engine.lines import Line
-from ops.engine.table import aimed, ranged, shown
+from ops.engine.table import table_under
 from ops.prefixes.plan import Scale
 
 
 def table_of(lines: Sequence[Line], works: Sequence[str], scale: Scale, repeats: int) -> Table:
     """Return a table of the lines; its caption is about these works."""
-    table = Table(title="beginnings of prompts", box=box.SIMPLE, caption=_caption(works, scale, repeats))
-    table.caption_justify = "left"
-    for heading in ("work", "measured: A / B"):
-        table.add_column(heading)
-    for heading in ("A", "B", "unit", "judged (range)", "aim"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
-    befores = ["", *(line.work for line in lines)]
-    for line, (before, work) in zip(lines, pairwise(befores), strict=True):
-        if before and before != work:
-            table.add_section()
-        table.add_row("" if work == before else work, *_cells(line))
-    return table
-
-
-def _cells(line: Line) -> tuple[str, ...]:
-    return (
-        line.measured,
-        shown(line.ours, line.unit),
-        shown(line.theirs, line.unit),
-        line.unit,
-        ranged(line.ratio),
-        aimed(line.aim),
-        line.verdict,
-    )
+    headings = ("work", "measured: A / B", "A", "B", "unit", "judged (range)", "aim")
+    return table_under("beginnings of prompts", headings, lines, _caption(works, scale, repeats))
 
 
 def _caption(works: Sequence[str], scale: Scale, repeats: int) -> str:
