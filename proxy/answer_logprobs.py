@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from proxy.request import Endpoint
 from proxy.spelling import Spelling
 from shared.messages import RowLogprobs
 
@@ -81,11 +80,6 @@ class CompletionForm:
             by_text.setdefault(self._word(top).text, logprob)
         by_text.setdefault(own, record.logprob)
         return f"{{{','.join(f'{text}:{logprob!r}' for text, logprob in by_text.items())}}}"
-
-
-def form_of(endpoint: Endpoint, spelling: Spelling, tops: int) -> Form:
-    """Return an endpoint's form; `tops` is how many alternatives were asked for."""
-    return ChatForm(spelling) if endpoint == "chat" else CompletionForm(spelling, tops)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,46 +5,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-EndReason = Literal["stop", "length"]
+from proxy.answer import Answer, EndReason, Usage
+from proxy.dialects.dialect import Head
+
 Body = dict[str, Any]
 
 _OWNER: Final = "forebay"
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What every body of one request says: `id` begins with chatcmpl- or cmpl-; `created` in Unix seconds.
-
-    `service_tier` is what the lane that serves the request is called there.
-    """
-
-    id: str
-    created: int
-    model: str
-    system_fingerprint: str
-    service_tier: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One finished choice."""
-
-    text: str
-    reason: EndReason
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of a request: each prompt counts once, every choice's tokens count.
-
-    `cached_tokens` are those of the prompts' tokens that were there already.
-    """
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,7 @@ token by token: those of long answers as objects would take gigabytes, and secon
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
-
-from proxy.bodies import Chunks
+from typing import Any, Final, Protocol
 
 DONE: Final = b"data: [DONE]\n\n"
 KEEPALIVE: Final = b": keep-alive\n\n"
@@ -36,10 +34,16 @@ def block(body: Mapping[str, Any], logprobs: str = NO_LOGPROBS) -> bytes:
     return b"data: " + encoded(body, () if logprobs == NO_LOGPROBS else (logprobs,)) + b"\n\n"
 
 
+class TextChunks(Protocol):
+    """Makes the chunk of one answer's text."""
+
+    def text(self, index: int, text: str) -> dict[str, Any]: ...
+
+
 class TextBlocks:
     """Makes `block(chunks.text(index, text), logprobs)` of one answer, where all else is always the same."""
 
-    def __init__(self, chunks: Chunks, index: int) -> None:
+    def __init__(self, chunks: TextChunks, index: int) -> None:
         before, after = block(chunks.text(index, _TEXT)).split(_encode(_TEXT).encode())
         self._before, self._after = before, after
         self._between, self._end = after.split((_LOGPROBS + NO_LOGPROBS).encode())

@@ -8,7 +8,7 @@ from typing import Final
 from proxy.answer_bytes import entry_bytes
 from proxy.fingerprint import fingerprints
 from proxy.request import ChatPrompt, IdsPrompt, Measured, Parsed, Prompt, TextPrompt, Ticket
-from proxy.text_model import TextModel
+from proxy.text_model import EncodedChat, TextModel
 from shared.config import ProxySettings
 from shared.errors import ContextTooLong, InvalidRequest
 from shared.limits import MIB
@@ -57,14 +57,16 @@ class Measurer:
 
     def _measure(self, parsed: Parsed, ticket: Ticket) -> Measured:
         self._check_biases(parsed)
-        prompt_ids = tuple(map(self._ids, parsed.prompts))
+        encoded = tuple(map(self._encoded, parsed.prompts))
+        prompt_ids = tuple(each.ids for each in encoded)
         caps = tuple(
             _cap(len(ids), parsed.max_tokens, _field(prompt), ticket)
             for ids, prompt in zip(prompt_ids, parsed.prompts, strict=True)
         )
         self._check_whole(parsed, parsed.choices * sum(caps))
         prints = fingerprints(prompt_ids, caps, parsed.sampling)
-        return Measured(parsed, ticket, prompt_ids, caps, prints, self._names(prompt_ids, ticket.salt))
+        names = self._names(prompt_ids, ticket.salt)
+        return Measured(parsed, ticket, prompt_ids, caps, prints, names, any(each.thinks for each in encoded))
 
     def _names(self, prompts: tuple[tuple[int, ...], ...], salt: str) -> tuple[tuple[int, ...], ...]:
         """Return the names of each prompt's whole blocks; of a model that can't use them again, none."""
@@ -74,19 +76,19 @@ class Measurer:
         root = root_key(facts.fingerprint, facts.kv_bits, salt=salt)
         return tuple(tuple(map(name_of, keys_of(root, ids))) for ids in prompts)
 
-    def _ids(self, prompt: Prompt) -> tuple[int, ...]:
+    def _encoded(self, prompt: Prompt) -> EncodedChat:
         match prompt:
-            case ChatPrompt(messages):
-                ids = self._text_model.encode_chat(messages)
+            case ChatPrompt():
+                encoded = self._text_model.encode_chat(prompt)
             case TextPrompt(text):
-                ids = self._text_model.encode_text(text)
+                encoded = EncodedChat(self._text_model.encode_text(text))
             case IdsPrompt(given):
-                ids = given
+                encoded = EncodedChat(given)
         field = _field(prompt)
-        if not ids:
+        if not encoded.ids:
             raise InvalidRequest(f"'{field}' holds nothing that the model's tokenizer knows.", param=field)
-        self._check_id(max(ids), field)
-        return ids
+        self._check_id(max(encoded.ids), field)
+        return encoded
 
     def _check_biases(self, parsed: Parsed) -> None:
         if parsed.sampling.logit_bias:

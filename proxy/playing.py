@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from proxy.event_blocks import KEEPALIVE, block
-from proxy.failures import failure_response
+from proxy.event_blocks import KEEPALIVE
 from proxy.notes import Notes
 from proxy.recording import Listener
 from proxy.stream import SSE_HEADERS
@@ -14,9 +13,12 @@ from shared.limits import KEEPALIVE_INTERVAL_S
 
 
 async def play(
-    request: web.Request, listener: Listener, notes: Notes, jitter: Callable[[], float]
+    request: web.Request, listener: Listener, notes: Notes, failed: Callable[[Refusal], bytes]
 ) -> web.StreamResponse:
-    """Return the response once all of it is sent, or ready to be. Raises what the run failed by."""
+    """Return the response once all of it is sent, or ready to be. Raises what the run failed by.
+
+    `failed` returns the event that says what a stream failed by.
+    """
     recording = listener.recording
 
     def backlog_bytes() -> int:
@@ -29,7 +31,7 @@ async def play(
         await recording.news(KEEPALIVE_INTERVAL_S)
     notes.lane = notes.lane or recording.lane
     if recording.streams:
-        return await _Playing(request, listener, notes, jitter).run()
+        return await _Playing(request, listener, notes, failed).run()
     listener.raise_error()
     return web.Response(body=_rest(listener), content_type="application/json", charset="utf-8")
 
@@ -42,12 +44,12 @@ class _Playing:
     """An event stream's way to one client."""
 
     def __init__(
-        self, request: web.Request, listener: Listener, notes: Notes, jitter: Callable[[], float]
+        self, request: web.Request, listener: Listener, notes: Notes, failed: Callable[[Refusal], bytes]
     ) -> None:
         self._request = request
         self._listener = listener
         self._notes = notes
-        self._jitter = jitter
+        self._failed = failed
         self._response: web.StreamResponse | None = None
 
     async def run(self) -> web.StreamResponse:
@@ -71,7 +73,7 @@ class _Playing:
         except Refusal as refusal:
             if self._response is None:
                 raise
-            await self._write(block(failure_response(refusal, self._jitter).event))
+            await self._write(self._failed(refusal))
 
     async def _write(self, blocks: bytes) -> None:
         """Write some; the status goes out with the first of it."""

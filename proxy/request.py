@@ -3,21 +3,89 @@
 Each step's output is the next one's only input, so what hasn't been measured can't be queued.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 from proxy.authenticate import Caller
 from shared.lane_settings import LaneSettings
 from shared.sampling import Sampling
 
-Endpoint = Literal["chat", "completions"]
+Endpoint = Literal["chat", "completions", "responses", "messages"]
+ToolChoice = Literal["none", "auto", "required", "named"]
+ShapeKind = Literal["json_object", "json_schema", "regex", "lark", "choice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function of the client's that a model may call. `parameters` is the JSON schema of its arguments.
+
+    With `strict` they always are as the schema says; without, the model is trusted to follow it.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The tools of a request and how they are to be used; `name` says which of them where one is "named".
+
+    With "none" a model is shown no tools. Unless `parallel`, it makes one call at most.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    choice: ToolChoice = "auto"
+    name: str = ""
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What an answer's text has to be.
+
+    `source` is a JSON schema, a regular expression, a grammar in Lark's language, or the allowed texts as a
+    JSON list; empty for any JSON object. `param` names the client's field.
+    """
+
+    kind: ShapeKind
+    source: str
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How a model is to think before it answers, where its template and format know that.
+
+    `enabled` and `effort` None mean unsaid: as the template has it. At most `budget_tokens` are thought.
+    """
+
+    enabled: bool | None = None
+    effort: str | None = None
+    budget_tokens: int | None = None
+
+
+NO_TOOLS: Final = ToolUse()
+AS_EVER: Final = Thinking()
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages for the model's chat template, as the client sent them: checked, content flattened to text."""
+    """Messages for the model's chat template, checked, content flattened to text.
+
+    They are in the form that templates expect, whatever the client's dialect was: `role` is system, user,
+    assistant or tool; an assistant's `tool_calls` are OpenAI's, but for arguments, which are an object, and
+    its thoughts are `reasoning_content`; a tool's result has `tool_call_id` and `name`. `options` are further
+    variables of the template's. With `continues` the last one, an assistant's, is gone on with.
+    """
 
     messages: tuple[dict[str, Any], ...]
+    tools: tuple[Tool, ...] = ()
+    thinking: Thinking = AS_EVER
+    options: Mapping[str, Any] = field(default_factory=dict)
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +112,9 @@ class Parsed:
     `choices` answers are made for each of `prompts`; `sampling.seed` is the client's or a random one, so that
     a resumed answer meets the same noise; `sampling.choice` is 0 here. `max_tokens` and `service_tier` None
     mean unsaid, and so does an empty `prompt_cache_key`.
+
+    `tools`, `shape` and `thinking` are what a grammar is made of; `extras` are what the dialect itself wants
+    to know of the request when it writes the answer.
     """
 
     endpoint: Endpoint
@@ -57,6 +128,15 @@ class Parsed:
     include_usage: bool
     service_tier: str | None = None
     prompt_cache_key: str = ""
+    tools: ToolUse = NO_TOOLS
+    shape: Shape | None = None
+    thinking: Thinking = AS_EVER
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reads_format(self) -> bool:
+        """Whether thoughts and calls are read out of the answers' text: where there is a conversation."""
+        return all(isinstance(prompt, ChatPrompt) for prompt in self.prompts)
 
     @property
     def answers(self) -> int:
@@ -98,7 +178,8 @@ class Ticket:
 class Measured:
     """A request whose tokens are counted: ids, the answer's cap and a fingerprint for each prompt.
 
-    And the names of each prompt's whole blocks, or none for all of them where they aren't known.
+    And the names of each prompt's whole blocks, or none for all of them where they aren't known. `thinks`
+    says that the prompt ends inside a thought, which the answer goes on with.
     """
 
     parsed: Parsed
@@ -107,6 +188,7 @@ class Measured:
     max_tokens: tuple[int, ...]
     fingerprints: tuple[str, ...]
     names: tuple[tuple[int, ...], ...] = ()
+    thinks: bool = False
 
     @property
     def tokens(self) -> int:

@@ -15,7 +15,10 @@ from proxy.admission.quota import Quotas
 from proxy.admitted import Admitted
 from proxy.answer_bytes import event_bytes
 from proxy.authenticate import Caller, check_model
+from proxy.dialects.dialect import Dialect, Head
+from proxy.dialects.table import DIALECTS
 from proxy.dispatch import Dispatcher
+from proxy.failures import failure_response
 from proxy.health import Health
 from proxy.idempotency import HEADER as IDEMPOTENCY_HEADER
 from proxy.idempotency import Scope, fingerprint, idempotency_key
@@ -23,7 +26,6 @@ from proxy.keyed import KeyedAnswers
 from proxy.lane_choice import LANE_HEADER, wished_deadline_s
 from proxy.measure import Measurer, refuse_hopeless
 from proxy.notes import NOTES, Notes
-from proxy.parse import parse_chat, parse_completion
 from proxy.playing import play
 from proxy.policy import PolicyInForce
 from proxy.prompt_use import prompt_use
@@ -36,16 +38,13 @@ from proxy.stream import EventStream, Reply, WholeBody
 from proxy.text_model import TextModel
 from proxy.worker_link import WorkerLink
 from shared.clock import Clock
-from shared.errors import ModelNotFound
+from shared.errors import ModelNotFound, Refusal
 from shared.lane_settings import LaneSettings
 from shared.limits import BODY_BYTES_MAX, KIB
-
-Parser = Callable[[bytes, Callable[[], int]], Parsed]
 
 _BODY_BYTES_SMALL: Final = 256 * KIB
 _REPLAY: Final = {"x-forebay-idempotent-replay": "true"}
 _NOT_RECORDED: Final = {"x-forebay-idempotency": "not-recorded"}
-_ID_PREFIXES: Final = {"chat": "chatcmpl-", "completions": "cmpl-"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class _Asked:
     caller: Caller
     notes: Notes
     quota: QuotaUse
-    parse: Parser
+    dialect: Dialect
 
 
 class Routes:
@@ -101,10 +100,10 @@ class Routes:
         )
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._serve(request, parse_chat)
+        return await self._serve(request, DIALECTS["chat"])
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._serve(request, parse_completion)
+        return await self._serve(request, DIALECTS["completions"])
 
     async def models(self, request: web.Request) -> web.Response:
         names = self._service.names if self._allows(self._caller(request)) else ()
@@ -116,7 +115,7 @@ class Routes:
 
     # --- a request's way ----------------------------------------------------------------------------------
 
-    async def _serve(self, request: web.Request, parse: Parser) -> web.StreamResponse:
+    async def _serve(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
         """Know who asks, parse, measure, admit, and stay with it until its last token."""
         _check_content(request)
         caller, notes = self._caller(request), request[NOTES]
@@ -124,7 +123,7 @@ class Routes:
         key = idempotency_key(request.headers.getall(IDEMPOTENCY_HEADER, ()))
         quota = QuotaUse(self._service.quotas, caller, self._service.clock, counted=key is not None)
         notes.rate_headers = quota.headers
-        asked = _Asked(request, caller, notes, quota, parse)
+        asked = _Asked(request, caller, notes, quota, dialect)
         if key is not None:
             return await self._serve_once(asked, Scope(caller.key_id, request.path, key))
         with quota:
@@ -153,13 +152,13 @@ class Routes:
             with asked.quota:
                 return await self._answer(asked, body)
         with service.keyed.listening(recording) as listener:
-            return await play(asked.request, listener, notes, service.jitter)
+            return await play(asked.request, listener, notes, self._failed(asked))
 
     @contextlib.asynccontextmanager
     async def _admitted(self, asked: _Asked, body: bytes) -> AsyncIterator[Admitted]:
         """Parse, measure and admit a request; leaving gives everything back."""
         notes = asked.notes
-        parsed = await self._parsed(body, asked.parse)
+        parsed = await self._parsed(body, asked.dialect)
         notes.session = notes.session or mark_of(parsed.prompt_cache_key)
         ticket = self._ticket(asked.request, asked.caller, parsed)
         notes.lane = ticket.lane.name
@@ -202,6 +201,11 @@ class Routes:
                     recording.gathered_bytes = lambda: whole.held_bytes
                     recording.write(await whole.gather())
 
+    def _failed(self, asked: _Asked) -> Callable[[Refusal], bytes]:
+        """Return what makes the event of a stream that fails after something of it was sent."""
+        jitter = self._service.jitter
+        return lambda refusal: asked.dialect.failed(failure_response(refusal, jitter))
+
     def _caller(self, request: web.Request) -> Caller:
         return self._service.policy.now.keys.authenticate(request.headers)
 
@@ -217,16 +221,16 @@ class Routes:
         except TimeoutError as problem:
             raise web.HTTPRequestTimeout from problem
 
-    async def _parsed(self, body: bytes, parse: Parser) -> Parsed:
+    async def _parsed(self, body: bytes, dialect: Dialect) -> Parsed:
         """Parse a large body in a thread, so that the streams of others go on meanwhile."""
         if len(body) <= _BODY_BYTES_SMALL:
-            return parse(body, self._service.seeds)
-        return await asyncio.to_thread(parse, body, self._service.seeds)
+            return dialect.parse(body, self._service.seeds)
+        return await asyncio.to_thread(dialect.parse, body, self._service.seeds)
 
-    def _head(self, admitted: Admitted) -> bodies.Head:
+    def _head(self, admitted: Admitted) -> Head:
         parsed = admitted.measured.parsed
-        return bodies.Head(
-            id=_ID_PREFIXES[parsed.endpoint] + secrets.token_hex(12),
+        return Head(
+            id=DIALECTS[parsed.endpoint].id_prefix + secrets.token_hex(12),
             created=int(time.time()),
             model=parsed.model,
             system_fingerprint=self._service.fingerprint,

@@ -9,21 +9,14 @@ from typing import Final
 from aiohttp import web
 
 from proxy.admitted import Admitted, AnswerEnded, Event, NothingCame, RequestFailed, TokenCame
-from proxy.answer_logprobs import AnswerLogprobs, Entry, form_of
+from proxy.answer import Answer, EndReason, Piece, Usage, chars_of, joined
+from proxy.answer_logprobs import AnswerLogprobs, Entry
 from proxy.answer_text import AnswerText
-from proxy.bodies import (
-    Answer,
-    ChatChunks,
-    Chunks,
-    CompletionChunks,
-    EndReason,
-    Head,
-    Usage,
-    chat_completion,
-    text_completion,
-)
-from proxy.event_blocks import DONE, NO_LOGPROBS, TextBlocks, block, encoded
+from proxy.dialects.dialect import AnswerStream, Head, News
+from proxy.dialects.table import DIALECTS
+from proxy.event_blocks import NO_LOGPROBS
 from proxy.failures import failure_response
+from proxy.formats.format import PLAIN
 from proxy.prompt_use import prompt_use
 from proxy.recording import Recording
 from proxy.silence import Silence
@@ -38,29 +31,35 @@ SSE_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Some text of one answer, with log probabilities; `reason` is set on the answer's last piece."""
+class Part:
+    """Some pieces of one answer, with log probabilities; `reason` is set on the answer's last part."""
 
     answer: int
-    text: str
+    pieces: tuple[Piece, ...]
     reason: EndReason | None
     entries: tuple[Entry, ...] = ()
 
 
 class Reply:
-    """Turns one request's events into pieces of text, and keeps count of them."""
+    """Turns one request's events into parts of its answers, and keeps count of them."""
 
     def __init__(self, admitted: Admitted, text_model: TextModel) -> None:
         parsed = admitted.measured.parsed
-        continues = parsed.endpoint == "completions"
+        dialect, measured = DIALECTS[parsed.endpoint], admitted.measured
+        reading = text_model.format if parsed.reads_format else PLAIN
         self._admitted = admitted
         self._texts = [
-            AnswerText(text_model.decode, parsed.stops, sequence.prompt_ids if continues else ())
+            AnswerText(
+                text_model.decoder(reading),
+                parsed.stops,
+                sequence.prompt_ids if dialect.continues else (),
+                reading.reader(measured.thinks),
+            )
             for sequence in admitted.sequences
         ]
         self._ended: set[int] = set()
         sampling = parsed.sampling
-        self._form = form_of(parsed.endpoint, text_model.spelling, sampling.top_logprobs)
+        self._form = dialect.form(text_model.spelling, sampling.top_logprobs)
         answers = admitted.sequences if sampling.wants_logprobs else ()
         self._logprobs = {sequence.answer: AnswerLogprobs(self._form) for sequence in answers}
 
@@ -72,10 +71,11 @@ class Reply:
     def usage(self) -> Usage:
         prompt_tokens = sum(map(len, self._admitted.measured.prompt_ids))
         completion_tokens = sum(text.tokens for text in self._texts)
-        return Usage(prompt_tokens, completion_tokens, prompt_use(self._admitted).cached)
+        thought_tokens = sum(text.thought_tokens for text in self._texts)
+        return Usage(prompt_tokens, completion_tokens, prompt_use(self._admitted).cached, thought_tokens)
 
-    async def pieces(self) -> list[Piece]:
-        """Wait for news; return the pieces it makes, which may be none. Raises what the request failed by.
+    async def parts(self) -> list[Part]:
+        """Wait for news; return the parts it makes, which may be none. Raises what the request failed by.
 
         It takes EVENTS_PER_TURN_MAX events at most; what is left is the next call's, which has it at once.
         """
@@ -83,12 +83,12 @@ class Reply:
         if not events.empty():
             # To get what is there waits for nothing, and neither does to write it while the client reads.
             await asyncio.sleep(0)
-        pieces = self._take(await events.get())
+        parts = self._take(await events.get())
         for _ in range(min(events.qsize(), EVENTS_PER_TURN_MAX - 1)):
-            pieces += self._take(events.get_nowait())
-        return pieces
+            parts += self._take(events.get_nowait())
+        return parts
 
-    def _take(self, event: Event) -> list[Piece]:
+    def _take(self, event: Event) -> list[Part]:
         match event:
             case RequestFailed(refusal):
                 raise refusal
@@ -99,30 +99,30 @@ class Reply:
             case NothingCame():
                 return []
 
-    def _take_token(self, answer: int, token: int, logprobs: RowLogprobs | None) -> list[Piece]:
+    def _take_token(self, answer: int, token: int, logprobs: RowLogprobs | None) -> list[Part]:
         """Show what a token adds. An answer that a stop string has ended says nothing more."""
         if answer in self._ended:
             return []
         text = self._texts[answer]
         if self._logprobs:
             self._logprobs[answer].came(text.made_chars, token, logprobs)
-        shown = text.feed(token)
+        shown = tuple(text.feed(token))
         if text.stopped:
             self._admitted.stop(answer)
             self._ended.add(answer)
-            return [Piece(answer, shown, "stop", self._entries(answer))]
+            return [Part(answer, shown, "stop", self._entries(answer))]
         entries = self._entries(answer)
-        return [Piece(answer, shown, None, entries)] if shown or entries else []
+        return [Part(answer, shown, None, entries)] if shown or entries else []
 
-    def _take_end(self, answer: int, reason: EndReason) -> list[Piece]:
+    def _take_end(self, answer: int, reason: EndReason) -> list[Part]:
         """End an answer as the worker did, unless a stop string is found in what was held back."""
         if answer in self._ended:
             return []
         self._ended.add(answer)
         text = self._texts[answer]
-        rest = text.finish()
+        rest = tuple(text.finish())
         entries = self._entries(answer, ended=not text.stopped)
-        return [Piece(answer, rest, "stop" if text.stopped else reason, entries)]
+        return [Part(answer, rest, "stop" if text.stopped else reason, entries)]
 
     def _entries(self, answer: int, *, ended: bool = False) -> tuple[Entry, ...]:
         """Return the entries that are due by what is shown now; all that are left if it ended by itself."""
@@ -152,30 +152,32 @@ class WholeBody:
     def __init__(self, reply: Reply, head: Head, admitted: Admitted) -> None:
         self._reply = reply
         self._head = head
-        self._build = chat_completion if admitted.measured.parsed.endpoint == "chat" else text_completion
-        self._texts: list[list[str]] = [[] for _ in admitted.sequences]
+        self._parsed = admitted.measured.parsed
+        self._pieces: list[list[Piece]] = [[] for _ in admitted.sequences]
         self._entries: list[list[Entry]] = [[] for _ in admitted.sequences]
-        self._reasons: list[EndReason] = ["length"] * len(self._texts)
+        self._reasons: list[EndReason] = ["length"] * len(self._pieces)
         self.held_bytes = 0
 
     async def gather(self) -> bytes:
         """Wait for all answers; return the body as JSON, which is the caller's to count from then on."""
         while not self._reply.complete:
-            for piece in await self._reply.pieces():
-                self._add(piece)
+            for part in await self._reply.parts():
+                self._add(part)
         answers = [
-            Answer("".join(text), reason) for text, reason in zip(self._texts, self._reasons, strict=True)
+            Answer(tuple(joined(pieces)), reason)
+            for pieces, reason in zip(self._pieces, self._reasons, strict=True)
         ]
         self.held_bytes = 0
-        return encoded(
-            self._build(self._head, answers, self._reply.usage), self._reply.whole_logprobs(self._entries)
-        )
+        logprobs = self._reply.whole_logprobs(self._entries)
+        dialect = DIALECTS[self._parsed.endpoint]
+        return dialect.whole(self._head, self._parsed, answers, self._reply.usage, logprobs)
 
-    def _add(self, piece: Piece) -> None:
-        self._texts[piece.answer].append(piece.text)
-        self._entries[piece.answer] += piece.entries
-        self._reasons[piece.answer] = piece.reason or self._reasons[piece.answer]
-        self.held_bytes += len(piece.text) + sum(len(part) for entry in piece.entries for part in entry)
+    def _add(self, part: Part) -> None:
+        self._pieces[part.answer] += part.pieces
+        self._entries[part.answer] += part.entries
+        self._reasons[part.answer] = part.reason or self._reasons[part.answer]
+        chars = sum(map(chars_of, part.pieces))
+        self.held_bytes += chars + sum(len(text) for entry in part.entries for text in entry)
 
 
 class EventStream:
@@ -186,11 +188,9 @@ class EventStream:
         self._admitted = admitted
         self._jitter = jitter
         parsed = admitted.measured.parsed
-        kind = ChatChunks if parsed.endpoint == "chat" else CompletionChunks
-        self._chunks: Chunks = kind(head, include_usage=parsed.include_usage)
-        self._texts = [TextBlocks(self._chunks, sequence.answer) for sequence in admitted.sequences]
+        self._dialect = DIALECTS[parsed.endpoint]
+        self._stream: AnswerStream = self._dialect.stream(head, parsed)
         self._silence = Silence(admitted.events, math.inf, asyncio.get_running_loop())
-        self._include_usage = parsed.include_usage
         self._failed = False
 
     async def send(self, request: web.Request, headers: Callable[[], dict[str, str]]) -> web.StreamResponse:
@@ -204,7 +204,7 @@ class EventStream:
             first = await anext(news)
             response = web.StreamResponse(headers={**SSE_HEADERS, **headers()})
             await response.prepare(request)
-            await response.write(self._opening() + first)
+            await response.write(first)
             async for blocks in news:
                 await response.write(blocks)
         await response.write_eof()
@@ -212,46 +212,30 @@ class EventStream:
 
     async def record(self, recording: Recording) -> None:
         """Write all answers to a recording; whoever plays it breaks its own silence. Raises like `send`."""
-        news = self._news()
-        recording.write(self._opening() + await anext(news))
-        async for blocks in news:
+        async for blocks in self._news():
             recording.write(blocks)
         recording.spoiled = self._failed
 
-    def _opening(self) -> bytes:
-        return b"".join(
-            block(chunk)
-            for sequence in self._admitted.sequences
-            for chunk in self._chunks.opening(sequence.answer)
-        )
-
     async def _news(self) -> AsyncIterator[bytes]:
-        """Yield blocks of SSE. After the first, a failure is an error event, and no [DONE] follows it."""
+        """Yield blocks of SSE. After the first, a failure is an error event, and nothing follows it."""
         sent = False
         try:
             while not self._reply.complete:
-                blocks = self._blocks(await self._reply.pieces()) or self._silence.comment()
+                blocks = self._blocks(await self._reply.parts()) or self._silence.comment()
                 if blocks or not sent:
                     self._silence.ended()
-                    yield blocks
+                    yield blocks if sent else self._stream.opening(self._reply.usage) + blocks
                     sent = True
         except Refusal as refusal:
             if not sent:
                 raise
             self._failed = True
-            yield block(failure_response(refusal, self._jitter).event)
+            yield self._dialect.failed(failure_response(refusal, self._jitter))
             return
-        usage = block(self._chunks.usage(self._reply.usage)) if self._include_usage else b""
-        yield usage + DONE
+        yield self._stream.closing(self._reply.usage)
 
-    def _blocks(self, pieces: list[Piece]) -> bytes:
-        """Return what pieces look like; a piece that has entries only is a text of no characters."""
-        blocks: list[bytes] = []
-        for piece in pieces:
-            logprobs = self._reply.logprobs(piece.entries)
-            if piece.text or piece.reason is None:
-                blocks.append(self._texts[piece.answer].block(piece.text, logprobs))
-                logprobs = NO_LOGPROBS
-            if piece.reason is not None:
-                blocks.append(block(self._chunks.ending(piece.answer, piece.reason), logprobs))
-        return b"".join(blocks)
+    def _blocks(self, parts: list[Part]) -> bytes:
+        return b"".join(
+            self._stream.news(News(part.answer, part.pieces, part.reason, self._reply.logprobs(part.entries)))
+            for part in parts
+        )

@@ -2,13 +2,18 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Self
 
 from tokenizers import Tokenizer
 
 from proxy.chat_template import ChatTemplate
+from proxy.formats.format import PLAIN, Format
+from proxy.request import ChatPrompt
 from proxy.spelling import Spelling
 from shared.errors import InvalidRequest, ModelError
 from shared.model_folder import ModelFolder
@@ -33,6 +38,14 @@ def _local_now() -> datetime:
     return datetime.now(UTC).astimezone()
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedChat:
+    """A conversation's ids. `thinks` says that they end inside a thought, which the answer goes on with."""
+
+    ids: tuple[int, ...]
+    thinks: bool = False
+
+
 class TextModel:
     """Text to ids and back. Its methods may run in any thread.
 
@@ -46,6 +59,7 @@ class TextModel:
         self._tokenizer = tokenizer
         self._template = template
         self.stop_ids = stop_ids
+        self.format: Format = PLAIN
         self.spelling = Spelling(tokenizer)
 
     @classmethod
@@ -64,17 +78,33 @@ class TextModel:
             raise ModelError(f"{folder.path}: {problem}") from problem
         return cls(tokenizer, template, _stop_ids(tokenizer, folder, words))
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    def encode_chat(self, prompt: ChatPrompt) -> EncodedChat:
         """Return the ids of messages in the template's words, which include its special tokens."""
         if self._template is None:
             message = "This model has no chat template; use /v1/completions."
             raise InvalidRequest(message, param="messages")
-        text = self._template.render(messages)
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        text = self._template.render(prompt.messages)
+        begins = self.format.thought[0]
+        thinks = bool(begins) and text.rstrip().endswith(begins.strip())
+        return EncodedChat(tuple(self._tokenizer.encode(text, add_special_tokens=False).ids), thinks)
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Return the ids of a plain text, with what the tokenizer puts before one (often bos_token)."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=True).ids)
+
+    def decoder(self, format_: Format) -> Callable[[Sequence[int]], str]:
+        """Return what turns ids into the text that a format's reader sees: its marks are in it."""
+        marks = {
+            id_: word for word in format_.marks if (id_ := self._tokenizer.token_to_id(word)) is not None
+        }
+        return self.decode if not marks else partial(self._decode_with, marks)
+
+    def _decode_with(self, marks: Mapping[int, str], ids: Sequence[int]) -> str:
+        texts: list[str] = []
+        for is_mark, part in groupby(ids, marks.__contains__):
+            alike = list(part)
+            texts += [marks[id_] for id_ in alike] if is_mark else [self.decode(alike)]
+        return "".join(texts)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without special tokens; ids that the tokenizer lacks have no text."""

@@ -46,6 +46,7 @@ PREFIX_BLOCK_TOKENS: Final = 64
 PREFIX_BLOCKS_MAX: Final = 1 << 16  # that one worker keeps, in memory and on disk together
 PREFIX_NEWS_MAX: Final = 1 << 12  # blocks that one message tells of
 SALT_CHARS_MAX: Final = 64
+GRAMMAR_CHARS_MAX: Final = 512 * KIB
 
 # The wire. A msgpack integer of a token id takes at most 5 bytes.
 FRAME_BYTES_MAX: Final = 16 * MIB

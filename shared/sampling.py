@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shared.limits import (
+    GRAMMAR_CHARS_MAX,
     LOGIT_BIAS_MAX,
     LOGIT_BIASES_MAX,
     PENALTY_MAX,
@@ -59,6 +60,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     logit_bias: tuple[LogitBias, ...] = ()
     top_logprobs: int = -1
+    grammar: str = ""
 
     def __post_init__(self) -> None:
         for problem in self._problems():
@@ -95,6 +97,7 @@ class Sampling:
                 all(abs(each.bias) <= LOGIT_BIAS_MAX for each in self.logit_bias),
                 f"logit_bias must be in [-{LOGIT_BIAS_MAX}, {LOGIT_BIAS_MAX}]",
             ),
+            (len(self.grammar) <= GRAMMAR_CHARS_MAX, f"grammar: more than {GRAMMAR_CHARS_MAX} characters"),
             (
                 -1 <= self.top_logprobs <= TOP_LOGPROBS_MAX,
                 f"top_logprobs must be in [-1, {TOP_LOGPROBS_MAX}]",

@@ -1,5 +1,6 @@
 """Our side: scheduler and engine, turned as the worker's loop turns them, without its sockets."""
 
+import math
 import time
 from collections.abc import Sequence as Seq
 
@@ -20,8 +21,9 @@ _SHARE_OF_MEMORY = 0.8  # as the worker's settings have it
 class Ours:
     """One engine and its scheduler. MLX's buffer cache is bounded while it lives, as in a worker.
 
-    Of beginnings of prompts up to `kept_share` of the bytes for KV caches is kept, and one of `share_tokens`
-    or more is waited for. `said` are each row's tokens; `cached` is how many of its prompt's were there.
+    Of beginnings of prompts up to `kept_share` of the bytes for KV caches is kept, and no more than
+    `kept_bytes_max`; one of `share_tokens` or more is waited for. `said` are each row's tokens; `cached` is
+    how many of its prompt's were there.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Ours:
         quantum_ms: float,
         share_tokens: int = 0,
         kept_share: float = 0.0,
+        kept_bytes_max: float = math.inf,
     ) -> None:
         self.said: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}
@@ -48,7 +51,8 @@ class Ours:
         self._scheduler = Scheduler(
             slots, times, reserve.bound, reuse=loaded.facts.reuse, share_tokens=share_tokens
         )
-        self._engine = BatchEngine(loaded, budget.kv_bytes, int(kept_share * budget.kv_bytes))
+        kept_bytes = int(min(kept_share * budget.kv_bytes, kept_bytes_max))
+        self._engine = BatchEngine(loaded, budget.kv_bytes, kept_bytes)
         self._engine.chunk_bound = reserve.bound
 
     def add(self, requests: Seq[Request]) -> None:
@@ -114,8 +118,9 @@ class Ours:
         return self._engine.kv_bytes
 
     @property
-    def kept_blocks(self) -> int:
-        return self._engine.prefixes.blocks
+    def evictions(self) -> int:
+        """How many blocks were kept and are no more."""
+        return self._engine.prefixes.evictions
 
     def close(self) -> None:
         self._scheduler.cancel_all()

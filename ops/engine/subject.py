@@ -67,12 +67,12 @@ def from_folder(folder: ModelFolder) -> Subject:
     return Subject(model, folder)
 
 
-def random_llama(shape: str, on_layer: Callable[[], None]) -> Subject:
-    """Make a model of SHAPES in bfloat16, its weights evaluated a layer at a time."""
+def random_llama(shape: str, on_layer: Callable[[], None], precision: mx.Dtype | None = None) -> Subject:
+    """Make a model of SHAPES, in bfloat16 if unsaid, its weights evaluated a layer at a time."""
     arguments = llama.ModelArgs(**_LLAMA, **SHAPES[shape])
     mx.random.seed(0)
     model = llama.Model(arguments)
-    model.set_dtype(mx.bfloat16)
+    model.set_dtype(precision or mx.bfloat16)
     spread_logits(model, arguments.hidden_size, tied=arguments.tie_word_embeddings)
     for layer in model.layers:
         mx.eval(layer.parameters())

@@ -20,7 +20,9 @@ from typing import IO, Any, Final, cast
 
 import uvloop
 
-from proxy.bodies import ChatChunks, Head, Usage
+from proxy.answer import Usage
+from proxy.bodies import ChatChunks
+from proxy.dialects.dialect import Head
 from proxy.event_blocks import DONE, TextBlocks, block
 from shared import lifeline
 from shared.model_folder import ModelFolder

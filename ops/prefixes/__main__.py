@@ -54,7 +54,7 @@ def main(words: Sequence[str] | None = None) -> int:
             head = {
                 "machine": machine(),
                 "device": device.name,
-                "model": folder.name if folder else f"{arguments.random}, random weights",
+                "model": folder.name if folder else _random_name(arguments),
                 "scale": scale_name,
                 "repeats": arguments.repeats,
             }
@@ -72,15 +72,25 @@ def _read(words: Sequence[str] | None) -> argparse.Namespace:
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--model", help="a folder or a Hugging Face id; the demo model if unsaid")
     model.add_argument("--random", choices=list(SHAPES), help="a model of these shapes, with random weights")
+    parser.add_argument(
+        "--float32", action="store_true", help="make --random's weights so, which leaves few near ties"
+    )
     parser.add_argument("--scale", choices=list(SCALES), help="lengths of prompts; the device's if unsaid")
     parser.add_argument("--repeats", type=_count, default=5, help="counted runs of each side")
     parser.add_argument("--check", action="store_true", help="compare what rows say, shared and with copies")
     parser.add_argument("--json", type=Path, help="write all measured values here")
     arguments = parser.parse_args(words)
     arguments.works = arguments.works or (IN_PROCESS if arguments.random else WORKS)
+    if arguments.float32 and not arguments.random:
+        parser.error("--float32 is for --random; a folder's weights are as they are")
     if arguments.random and (served := [work for work in arguments.works if work in SERVED]):
         parser.error(f"{', '.join(served)}: a model with random weights has no folder to be served from")
     return arguments
+
+
+def _random_name(arguments: argparse.Namespace) -> str:
+    precision = "float32" if arguments.float32 else "bfloat16"
+    return f"{arguments.random}, random weights in {precision}"
 
 
 def _work(word: str) -> str:
@@ -111,7 +121,7 @@ def _subject(arguments: argparse.Namespace, plan: Plan, progress: Progress) -> S
         done += 1
 
     with progress.phase(f"making {arguments.random}", told=lambda: f"{done} layers"):
-        return random_llama(arguments.random, on_layer)
+        return random_llama(arguments.random, on_layer, mx.float32 if arguments.float32 else None)
 
 
 def _measure(measuring: Measuring, plan: Plan, arguments: argparse.Namespace, head: dict[str, Any]) -> int:

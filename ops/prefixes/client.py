@@ -66,7 +66,7 @@ class Chat:
     """One client with one session, whose connection is used again."""
 
     def __init__(self, port: int, model: str) -> None:
-        self._url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        self._base = f"http://127.0.0.1:{port}/v1"
         self._model = model
 
     async def __aenter__(self) -> Self:
@@ -75,6 +75,11 @@ class Chat:
 
     async def __aexit__(self, *_error: object) -> None:
         await self._session.close()
+
+    async def connect(self) -> None:
+        """Open the connection: what it takes is no part of the first answer's time."""
+        async with self._session.get(f"{self._base}/models") as response:
+            await response.read()
 
     async def say(
         self,
@@ -99,7 +104,7 @@ class Chat:
         if never:
             body["logit_bias"] = {str(token): _NEVER for token in never}
         said = Said(time.time())
-        async with self._session.post(self._url, json=body) as response:
+        async with self._session.post(f"{self._base}/chat/completions", json=body) as response:
             if response.status != 200:
                 reason = (await response.text())[:_REASON_CHARS_MAX]
                 raise NotMeasured(f"a request was refused with {response.status}: {reason}")

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import itertools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -91,13 +92,18 @@ class Bench:
             Request(f"row-{place}", prompt, crowd.answer_tokens, GREEDY)
             for place, prompt in enumerate(prompts)
         ]
-        side = self._begin(way, crowd.rows)
+        # Room for one wave: each gives up what the one before has left.
+        wave_bytes = crowd.rows * self._scale.crowd_context_tokens * self.facts.kv_bytes_per_token
+        side = self._begin(way, crowd.rows, wave_bytes)
         try:
-            return _crowd(side, [requests[wave * crowd.rows :][: crowd.rows] for wave in range(waves)])
+            measured = _crowd(side, [requests[wave * crowd.rows :][: crowd.rows] for wave in range(waves)])
         finally:
             side.close()
+        if way == STORE and waves > 1 and not measured["evictions"]:
+            raise NotMeasured("nothing was given up: the store had room for all waves")
+        return measured
 
-    def _begin(self, way: str, slots: int) -> Ours:
+    def _begin(self, way: str, slots: int, kept_bytes_max: float = math.inf) -> Ours:
         gc.collect()
         mx.clear_cache()
         return Ours(
@@ -108,6 +114,7 @@ class Bench:
             quantum_ms=INTERACTIVE.prefill_quantum_ms,
             share_tokens=0 if way == NO_STORE else SHARE_TOKENS,
             kept_share=0.0 if way == NO_STORE else _KEPT_SHARE,
+            kept_bytes_max=kept_bytes_max,
         )
 
 
@@ -157,6 +164,8 @@ def _share(side: Ours, requests: Sequence[Request], steps: int) -> Measured:
     since_s = stage.now_s
     stage.on(names[-1], steps)
     until_s = stage.now_s
+    if min(stage.times[name][-1] for name in names) < stage.times[names[-1]][-2]:
+        raise NotMeasured("a row had ended before all steps were timed")
     cached = [side.cached[name] for name in names]
     if not min(cached):
         raise NotMeasured("a row found nothing of its beginning kept: there is no room for it")
@@ -180,7 +189,7 @@ def _crowd(side: Ours, waves: Sequence[Sequence[Request]]) -> Measured:
         _rest(side)
     elapsed_s = time.perf_counter() - began_s
     tokens = sum(len(request.ids) + request.tokens_max for requests in waves for request in requests)
-    return {"tokens_per_s": tokens / elapsed_s, "kept_blocks": float(side.kept_blocks)}
+    return {"tokens_per_s": tokens / elapsed_s, "evictions": float(side.evictions)}
 
 
 def _rest(side: Ours) -> None:

@@ -95,7 +95,7 @@ SCALES: Final[Mapping[str, Scale]] = {
     ),
     "cpu": Scale(
         arms=(Arm(16, 1000),), own=Span(32, 64), steps=64, spare=256,
-        crowd=Crowd(rows=16, waves=3, prompt_tokens=256, answer_tokens=32),
+        crowd=Crowd(rows=16, waves=2, prompt_tokens=256, answer_tokens=32),
         requests=_SERVED_REQUESTS, system=1000, turns=_SERVED_TURNS, turn=Span(200, 400), answer=64,
         resumed=4000, killed_after=96,
     ),

@@ -64,6 +64,7 @@ def first_tokens(plan: Plan, words: Words, places: Places) -> Values:
 
 async def _first_tokens(port: int, model: str, system: str, requests: int) -> list[float]:
     async with Chat(port, model) as chat:
+        await chat.connect()
         return [
             (await chat.say([message("system", system), message("user", task)], _FIRST_TOKENS)).first_s
             for task in (_TASKS[number % len(_TASKS)] for number in range(requests))

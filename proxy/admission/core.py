@@ -76,9 +76,11 @@ class Admission:
             assert newcomer.name not in self.state.answers
             self._numbers += 1
             answer = Answer(newcomer, self._numbers, patience, now, estimated_s)
-            answer.cached = self.state.prefixes.expected_tokens(newcomer.names, newcomer.prompt_tokens)
+            answer.cached = self.state.prefixes.expected_tokens(
+                newcomer.names, newcomer.prompt_tokens, lane.rank
+            )
             answer.shareable = newcomer.shareable_in(lane.settings.name)
-            self.state.prefixes.arrived(newcomer.names)
+            self.state.prefixes.arrived(newcomer.names, lane.rank)
             self.state.answers[answer.name] = answer
             self.state.lane_of[answer.name] = lane
             lane.counters.entered(answer.key)
@@ -108,7 +110,7 @@ class Admission:
             lane.lengths.answered(answer.emitted)
             if answer.remaining:
                 lane.ended_early()
-        self.state.prefixes.left(answer.newcomer.names)
+        self.state.prefixes.left(answer.newcomer.names, lane.rank)
         lane.counters.left(answer.key)
         del self.state.answers[name], self.state.lane_of[name]
 

@@ -1,7 +1,7 @@
 """What of a prompt needn't be computed: what the worker keeps, and what answers before it compute anyway."""
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import ChainMap, Counter, defaultdict
+from collections.abc import Collection, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -21,7 +21,7 @@ class Prefixes:
 
     def __init__(self) -> None:
         self._kept: dict[int, None] = {}
-        self._live: Counter[int] = Counter()
+        self._live: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by their lanes' rank
         self._running: Counter[int] = Counter()
         self._reuse: Reuse = "none"
         self._waits_from = _WAITS_FROM_TOKENS
@@ -55,18 +55,20 @@ class Prefixes:
 
     # --- answers ------------------------------------------------------------------------------------------
 
-    def arrived(self, names: Sequence[int]) -> None:
-        """Count an answer whose prompt has these blocks among the live ones."""
-        self._live.update(names)
+    def arrived(self, names: Sequence[int], rank: int) -> None:
+        """Count an answer whose prompt has these blocks among the live ones of its lane."""
+        self._live[rank].update(names)
 
-    def left(self, names: Sequence[int]) -> None:
-        _take(self._live, names)
+    def left(self, names: Sequence[int], rank: int) -> None:
+        """Forget what arrived in a lane of this rank."""
+        _take(self._live[rank], names)
 
     def started(self, names: Sequence[int]) -> None:
         """Count an answer among those that hold a row, too."""
         self._running.update(names)
 
     def stopped(self, names: Sequence[int]) -> None:
+        """Forget what started."""
         _take(self._running, names)
 
     # --- what is there ------------------------------------------------------------------------------------
@@ -78,11 +80,15 @@ class Prefixes:
         """
         return self._tokens(names, prompt_tokens, self._running)
 
-    def expected_tokens(self, names: Sequence[int], prompt_tokens: int) -> int:
-        """Return the same of a prompt that is queued now: whoever is live starts before it."""
-        return self._tokens(names, prompt_tokens, self._live)
+    def expected_tokens(self, names: Sequence[int], prompt_tokens: int, rank: int) -> int:
+        """Return the same of a prompt that is queued now in a lane of this rank.
 
-    def _tokens(self, names: Sequence[int], prompt_tokens: int, others: Mapping[int, int]) -> int:
+        What runs, and what is queued in no lower lane, has begun before it does.
+        """
+        before = ChainMap(self._running, *(live for lane, live in self._live.items() if lane <= rank))
+        return self._tokens(names, prompt_tokens, before)
+
+    def _tokens(self, names: Sequence[int], prompt_tokens: int, others: Collection[int]) -> int:
         if self._reuse == "none":
             return 0
         tokens = _leading_tokens(names, self._kept, ())

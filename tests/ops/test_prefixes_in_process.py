@@ -73,10 +73,10 @@ def test_the_ways_differ_in_what_rows_share_and_use_again_and_in_nothing_else(be
     assert len({id(loaded.model) for loaded in bench._ways.values()}) == 1
 
 
-def test_of_a_crowd_everything_is_kept_with_the_store_on_and_nothing_with_it_off(bench):
+def test_of_a_crowd_one_wave_is_kept_with_the_store_on_and_nothing_with_it_off(bench):
     found = {way: bench.crowd(way, 1) for way in (STORE, NO_STORE)}
-    blocks = 2 * SMALL.crowd.rows * SMALL.crowd.waves  # 83 tokens are a whole block and a piece of one
-    assert {way: each["kept_blocks"] for way, each in found.items()} == {STORE: blocks, NO_STORE: 0}
+    assert found[STORE]["evictions"] >= SMALL.crowd.rows
+    assert found[NO_STORE]["evictions"] == 0
     assert all(each["tokens_per_s"] > 0 for each in found.values())
 
 
@@ -155,7 +155,7 @@ def test_words_that_mean_nothing_are_refused(words, said, capsys):
 def test_a_model_with_random_weights_is_measured_in_process_only(monkeypatch, capsys):
     made_of: list[str] = []
 
-    def random_llama(shape, on_layer):
+    def random_llama(shape, on_layer, precision):
         made_of.append(shape)
         on_layer()
         return subject()

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.answer_logprobs import WAITING_MAX, AnswerLogprobs, ChatForm, CompletionForm, form_of
+from proxy.answer_logprobs import WAITING_MAX, AnswerLogprobs, ChatForm, CompletionForm
 from proxy.answer_text import AnswerText
+from proxy.dialects.table import DIALECTS
 from proxy.spelling import Spelling
 from shared.messages import RowLogprobs
 from tests.proxy.small_tokenizers import byte_fallback, byte_level, spell
@@ -54,18 +55,22 @@ def test_a_token_without_a_record_has_no_entry_and_is_counted():
     assert mine.lacking == 1
 
 
+def written(pieces):
+    return "".join(piece.text for piece in pieces)
+
+
 def pieces_of(tokenizer, ids, stops, context=()):
     """Return (shown text, its entries' places) for each token, then for the end; and whether a stop came."""
     text = AnswerText(lambda window: tokenizer.decode(list(window)), stops, context)
     mine, pieces = AnswerLogprobs(Places()), []
     for index, token in enumerate(ids):
         mine.came(text.made_chars, token, record(-float(index)))
-        shown = text.feed(token)
+        shown = written(text.feed(token))
         if shown or text.stopped:
             pieces.append((shown, mine.due(text.shown_chars)))
         if text.stopped:
             return pieces, True
-    rest = text.finish()
+    rest = written(text.finish())
     return [*pieces, (rest, mine.due(text.shown_chars) if text.stopped else mine.rest())], text.stopped
 
 
@@ -209,7 +214,7 @@ def test_two_ids_of_one_text_are_one_alternative_the_likelier_one():
 def test_whatever_the_tokens_are_the_entries_are_json(token, tops, number):
     given_record = record(number, *((top, number) for top in tops))
     for endpoint in ("chat", "completions"):
-        form = form_of(endpoint, SPELLING, len(tops))
+        form = DIALECTS[endpoint].form(SPELLING, len(tops))
         value = json.loads(form.value([form.entry(0, token, given_record)] * 2))
         first = value["content"][0] if endpoint == "chat" else {"logprob": value["token_logprobs"][0]}
         assert first["logprob"] == number

@@ -5,23 +5,22 @@ from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
+from proxy.answer import Answer, Text, Usage
 from proxy.bodies import (
-    Answer,
     ChatChunks,
     CompletionChunks,
-    Head,
     ServedModel,
-    Usage,
     chat_completion,
     model,
     model_list,
     text_completion,
 )
+from proxy.dialects.dialect import Head
 
 HEAD = Head(
     id="chatcmpl-1", created=1_760_000_000, model="demo", system_fingerprint="fp_1", service_tier="default"
 )
-ANSWERS = [Answer("one", "stop"), Answer("two 漢", "length")]
+ANSWERS = [Answer((Text("one"),), "stop"), Answer((Text("two 漢"),), "length")]
 USAGE = Usage(prompt_tokens=3, completion_tokens=9, cached_tokens=2)
 USAGE_BODY = {
     "prompt_tokens": 3,

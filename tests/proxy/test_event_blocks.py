@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.bodies import Answer, ChatChunks, CompletionChunks, Head, Usage, chat_completion, text_completion
+from proxy.answer import Answer, Text, Usage
+from proxy.bodies import ChatChunks, CompletionChunks, chat_completion, text_completion
+from proxy.dialects.dialect import Head
 from proxy.event_blocks import TextBlocks, block, encoded
 
 TEXT = st.text(
@@ -58,7 +60,7 @@ def test_log_probabilities_take_the_place_of_a_chunks_null(kind, model, text, lo
 @settings(deadline=None)
 @given(st.lists(st.tuples(NAME, NAME | st.none()), min_size=1, max_size=4), NAME)
 def test_each_choice_of_a_whole_body_gets_its_own(build, choices, model):
-    answers = [Answer(text, "stop") for text, _ in choices]
+    answers = [Answer((Text(text),), "stop") for text, _ in choices]
     body = build(Head("id-1", 1_760_000_000, model, "fb_1", "default"), answers, Usage(1, 2))
     assert json.loads(encoded(body)) == body
     given_json = [json.dumps(logprobs) for _, logprobs in choices]

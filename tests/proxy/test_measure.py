@@ -67,7 +67,7 @@ async def test_each_prompt_gets_its_ids_and_its_own_cap(measurer):
 
 async def test_a_chat_is_measured_by_its_template(measurer, folder):
     measured = await measure(measurer, parsed(chat("Hi")))
-    assert measured.prompt_ids == (TextModel.load(folder).encode_chat(chat("Hi").messages),)
+    assert measured.prompt_ids == (TextModel.load(folder).encode_chat(chat("Hi")).ids,)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 28, 29])

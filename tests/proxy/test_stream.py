@@ -1,12 +1,12 @@
 """From events to text in turns: a backlog is taken a part at a time, in order, and others run in between."""
 
 import asyncio
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pytest
 
 from proxy.admitted import Admitted, AnswerEnded, TokenCame
-from proxy.bodies import Head
+from proxy.dialects.dialect import Head
 from proxy.live_answers import sequences_of
 from proxy.stream import EVENTS_PER_TURN_MAX, EventStream, Reply, WholeBody
 from proxy.text_model import TextModel
@@ -18,6 +18,10 @@ TEXT = "".join(f"{number}," for number in range(300))[:1000]
 TOKENS = TOKENIZER.encode(TEXT).ids
 assert len(TOKENS) == 1000, "a token is a character here"
 HEAD = Head("cmpl-1", 0, "m", "f", "default")
+
+
+def text_of(part):
+    return "".join(piece.text for piece in part.pieces)
 
 
 class Passes:
@@ -77,12 +81,12 @@ def reply(admitted, tmp_path):
 async def test_a_turn_takes_so_many_events_and_the_next_one_goes_on_with_the_rest(admitted, reply, passes):
     turns, at, left = [], [], admitted.events.qsize()
     while not reply.complete:
-        turns.append(await reply.pieces())
+        turns.append(await reply.parts())
         at.append(passes.count)
         taken, left = left - admitted.events.qsize(), admitted.events.qsize()
         assert 1 <= taken <= EVENTS_PER_TURN_MAX
         assert taken == EVENTS_PER_TURN_MAX or reply.complete
-    assert "".join(piece.text for pieces in turns for piece in pieces) == TEXT
+    assert "".join(map(text_of, chain.from_iterable(turns))) == TEXT
     assert turns[-1][-1].reason == "length"
     assert all(earlier < later for earlier, later in pairwise(at))
 
@@ -90,12 +94,12 @@ async def test_a_turn_takes_so_many_events_and_the_next_one_goes_on_with_the_res
 async def test_news_of_an_empty_queue_is_waited_for(admitted, reply):
     while not admitted.events.empty():
         admitted.events.get_nowait()
-    waiting = asyncio.create_task(reply.pieces())
+    waiting = asyncio.create_task(reply.parts())
     await asyncio.sleep(0)
     assert not waiting.done()
     admitted.events.put_nowait(TokenCame(0, TOKENS[0]))
     admitted.events.put_nowait(TokenCame(0, TOKENS[1]))
-    assert "".join(piece.text for piece in await waiting) == TEXT[:2]
+    assert "".join(map(text_of, await waiting)) == TEXT[:2]
 
 
 async def test_a_stream_writes_a_backlog_in_parts_with_others_turns_in_between(admitted, reply, passes):

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from tokenizers import processors
 
+from proxy.request import ChatPrompt
 from proxy.text_model import TextModel
 from shared.errors import InvalidRequest, ModelError
 from tests.proxy.small_tokenizers import CHATML, byte_level, write_folder
@@ -19,12 +20,12 @@ def load(path, tokenizer=None, **config):
 
 def rendered(model, messages=HI):
     """Return what the template says; the small tokenizer's decode hides only special tokens."""
-    return model.decode(model.encode_chat(messages))
+    return model.decode(model.encode_chat(ChatPrompt(tuple(messages))).ids)
 
 
 def test_a_chat_is_encoded_with_its_special_tokens(tmp_path):
     tokenizer = byte_level()
-    ids = load(tmp_path, tokenizer, chat_template=CHATML).encode_chat(HI)
+    ids = load(tmp_path, tokenizer, chat_template=CHATML).encode_chat(ChatPrompt(HI)).ids
     text = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.decode(list(ids), skip_special_tokens=False) == text
     assert ids[0] == tokenizer.token_to_id("<|im_start|>")
@@ -37,7 +38,7 @@ def test_the_template_brings_its_own_beginning_and_a_plain_text_gets_the_tokeniz
         single="<|im_start|> $A", special_tokens=[("<|im_start|>", begin)]
     )
     model = load(tmp_path, tokenizer, chat_template="{{ messages[0].content }}")
-    assert model.encode_text("Hi") == (begin, *model.encode_chat(HI))
+    assert model.encode_text("Hi") == (begin, *model.encode_chat(ChatPrompt(HI)).ids)
 
 
 def test_a_plain_text_comes_back_and_special_tokens_are_not_shown(tmp_path):
@@ -94,19 +95,19 @@ def test_messages_that_the_template_cannot_render_are_the_clients_fault(tmp_path
     """The sandbox's refusals are among them: a template reaches neither Python nor a billion loops."""
     model = load(tmp_path, chat_template=template)
     with pytest.raises(InvalidRequest, match="chat template can't render") as refusal:
-        model.encode_chat(HI)
+        model.encode_chat(ChatPrompt(HI))
     assert refusal.value.param == "messages"
 
 
 def test_a_templates_own_complaint_reaches_the_client(tmp_path):
     model = load(tmp_path, chat_template="{{ raise_exception('Roles must alternate.') }}")
     with pytest.raises(InvalidRequest, match=r"Roles must alternate\.$"):
-        model.encode_chat(HI)
+        model.encode_chat(ChatPrompt(HI))
 
 
 def test_a_model_without_a_template_takes_no_chat(tmp_path):
     with pytest.raises(InvalidRequest, match="no chat template") as refusal:
-        load(tmp_path).encode_chat(HI)
+        load(tmp_path).encode_chat(ChatPrompt(HI))
     assert refusal.value.param == "messages"
 
 
@@ -117,7 +118,7 @@ def test_the_template_named_default_is_taken_from_a_list(tmp_path):
 
 def test_a_list_without_a_default_template_is_no_template(tmp_path):
     with pytest.raises(InvalidRequest, match="no chat template"):
-        load(tmp_path, chat_template=[{"name": "rag", "template": "rag"}]).encode_chat(HI)
+        load(tmp_path, chat_template=[{"name": "rag", "template": "rag"}]).encode_chat(ChatPrompt(HI))
 
 
 def test_the_templates_own_file_wins(tmp_path):

@@ -67,7 +67,7 @@ class Bases:
         """
         if not self.share_tokens:
             return None
-        best, common = self._closest(sequence, others)
+        best, common = self.closest(sequence, others)
         if best is None or common < self.share_tokens:
             return None
         common = self._up_to_a_turns_end(sequence, best, common)
@@ -78,6 +78,18 @@ class Bases:
         if source is not None and (own is not None or self._is_cuttable):
             self._keep(ids, salt, source(), room_bytes, must=True)
         return self._lease(sequence, common, more_than)
+
+    def closest(self, sequence: Sequence, others: Iterable[Other]) -> tuple[Other | None, int]:
+        """Return who has most of what a sequence begins with, and how many tokens, in whole blocks."""
+        best, most_common = None, 0
+        for other in others:
+            if other.sequence is sequence or other.sequence.salt != sequence.salt:
+                continue
+            computed = other.computed // PREFIX_BLOCK_TOKENS * PREFIX_BLOCK_TOKENS
+            common = min(common_tokens(sequence, other.sequence), computed)
+            if common > most_common:
+                best, most_common = other, common
+        return best, most_common
 
     def shortened(self, base: Lease, sequence: Sequence, tokens: int) -> Lease | None:
         """Give a base back, and return one of no more than `tokens`: states are there for no more."""
@@ -110,18 +122,6 @@ class Bases:
         if common < max(self.share_tokens, other.base_tokens + 1):
             return None
         return self._store.lease(base.blocks[:count])
-
-    def _closest(self, sequence: Sequence, others: Iterable[Other]) -> tuple[Other | None, int]:
-        """Return who has most of what a sequence begins with, and how many tokens, in whole blocks."""
-        best, most_common = None, 0
-        for other in others:
-            if other.sequence is sequence or other.sequence.salt != sequence.salt:
-                continue
-            computed = other.computed // PREFIX_BLOCK_TOKENS * PREFIX_BLOCK_TOKENS
-            common = min(common_tokens(sequence, other.sequence), computed)
-            if common > most_common:
-                best, most_common = other, common
-        return best, most_common
 
     def _up_to_a_turns_end(self, sequence: Sequence, other: Other, common: int) -> int:
         """Return the end of the half block that is in turns which two sequences have in common."""

@@ -179,6 +179,7 @@ class BatchEngine:
         self._reuse.share(newcomers)
         joining = self._prefilling.take(newcomers)
         self._caches.change(self._leaving, joining, self._reuse.elsewhere_bytes)
+        self._reuse.settle()
         for sequence in self._leaving:
             self._beginnings.forget(sequence)
         self._leaving.clear()

@@ -15,7 +15,7 @@ from shared.readings import PrefixReading
 from worker.engine.bases import Bases, Other
 from worker.engine.disk_beginnings import DiskBeginnings
 from worker.engine.model import LoadedModel
-from worker.engine.slabs import RowSource, Slab, Snapshot, moved
+from worker.engine.slabs import RowSource, Slab, Snapshot, moved, settle
 from worker.prefix_disk.tier import DiskTier
 from worker.prefix_news import PrefixNews
 from worker.prefixes.blocks import Match, Run
@@ -76,6 +76,7 @@ class Beginnings:
         self._on_move = on_move
         self._token_bytes = facts.kv_bytes_per_token + facts.window_bytes_per_token
         self._row_bytes = facts.row_bytes
+        self._unsettled: list[Slab] = []
         self._root: Callable[[str], bytes] = lambda salt: root_key(
             facts.fingerprint, facts.kv_bits, salt=salt
         )
@@ -166,6 +167,8 @@ class Beginnings:
         if most < _LEAST_TOKENS:
             return Opening()
         base = self.bases.find(sequence, others, room_bytes)
+        if not self.bases.share_tokens:
+            self._keep_of_others(sequence, others, room_bytes)
         match = self.store.match(sequence.ids, sequence.salt, most)
         if base is not None and base.tokens > match.tokens:
             base = self.bases.shortened(base, sequence, match.tokens)
@@ -180,6 +183,15 @@ class Beginnings:
         if match.tokens > opening.base_tokens:
             opening.kept = self.store.lease(match.blocks)
         return opening
+
+    def _keep_of_others(self, sequence: Sequence, others: Seq[Other], room_bytes: int) -> None:
+        """Keep what a sequence has in common with a row that runs, so that it needn't wait for that to leave.
+
+        Where rows hold copies nothing else does.
+        """
+        best, common = self.bases.closest(sequence, others)
+        if best is not None and best.source is not None and self._reuse == "any":
+            self.keep(sequence.ids[:common], sequence.salt, best.source(), room_bytes)
 
     def _uncopied(
         self, sequence: Sequence, base: Lease | None, match: Match, spare_bytes: int
@@ -206,13 +218,20 @@ class Beginnings:
 
     # --- what is kept -------------------------------------------------------------------------------------
 
+    def settle(self) -> None:
+        """Copy what was to be copied and hasn't been: of rows that didn't give it up."""
+        for slab in self._unsettled:
+            for leaf in range(len(slab.planes)):
+                settle([slab], leaf)
+        self._unsettled.clear()
+
     def keep(
         self, ids: Seq[int], salt: str, source: RowSource, room_bytes: int, *, must: bool = False
     ) -> None:
         """Copy what of a row isn't kept yet: the keys and values of `ids`, and states that go with their end.
 
         As much of it as there is room for, in `room_bytes` beside everything else; all, if it `must` be kept
-        because rows will share it.
+        because rows will share it. Then it is copied as those rows give it up, or by `settle`.
         """
         bound_bytes = self._kept_bytes if self._keeps else 0
         ends_here = source.length == len(ids)
@@ -230,7 +249,9 @@ class Beginnings:
             tokens = min(tokens, max(0, min(bound_bytes, room_bytes)) // max(1, self._token_bytes))
         if tokens > 0 and (is_cuttable or must or start + tokens == len(ids)):
             self.keep_within(room_bytes - tokens * self._token_bytes)
-            slab = source.slab(start, start + tokens, cuttable=is_cuttable)
+            slab = source.slab(start, start + tokens, cuttable=is_cuttable, later=must)
+            if must:
+                self._unsettled.append(slab)
             self.store.insert(ids, salt, start, slab, cuttable=is_cuttable, exact=must)
         before.release()
         if not is_cuttable and ends_here and not must:

@@ -99,7 +99,7 @@ class Prefilling:
         assert self.is_under_way(sequence), "other rows are in its caches, or it joins the batch in any case"
         room = room_tokens(len(sequence.ids) - 1 - base.tokens, self._loaded.facts.kv_pad_tokens)
         caches = put_behind(self._loaded.new_caches(prefilled.length), self._kinds, base, 1, room)
-        move(prefilled, self._kinds, caches, base.tokens)
+        move(prefilled, self._kinds, caches, base)
         if prefilled.base is not None:
             prefilled.base.release()
         self._rows[sequence] = Prefilled(caches, 0, prefilled.length, base=base, first=base.tokens)

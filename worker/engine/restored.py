@@ -12,7 +12,7 @@ from worker.engine.kinds import KeysValues, Planes
 from worker.engine.prefixed_cache import PrefixedCache
 from worker.engine.quantised import QuantisedRowCache
 from worker.engine.row_caches import Base, Prefilled, let_go, parts_of, pieces_of
-from worker.engine.slabs import Snapshot, together
+from worker.engine.slabs import Snapshot, settle, slabs_of, together
 from worker.prefixes.blocks import Run
 
 
@@ -61,17 +61,19 @@ def put_behind(
     return list(map(replaced, caches))
 
 
-def move(prefilled: Prefilled, kinds: Sequence[KeysValues], caches: Sequence[Any], start: int) -> None:
-    """Move a row that is alone in its caches to others, which are behind its first `start` tokens.
+def move(prefilled: Prefilled, kinds: Sequence[KeysValues], caches: Sequence[Any], base: Base) -> None:
+    """Move a row that is alone in its caches to others, which are behind a base.
 
     One layer after the other, so that a layer is there twice for a moment only.
     """
     new = [part for cache in caches for part in parts_of(cache)]
+    shared = slabs_of([base])
     for (old, leaf), part in zip(_leaves(prefilled.parts), new, strict=True):
         if isinstance(old, ArraysCache):
             part.cache = list(old.cache)
             continue
-        for piece in pieces_of(old, kinds[leaf], prefilled, start):
+        settle(shared, leaf)
+        for piece in pieces_of(old, kinds[leaf], prefilled, base.tokens):
             part.put([plane[:, :, piece.start : piece.start + piece.count] for plane in piece.planes])
         mx.eval(part.state)
         let_go(old)

@@ -72,10 +72,14 @@ class Reuse:
         self._prefilling.open(sequence, opening)
         if opening.base is not None:
             self._put_behind(opening.base)
+        self._beginnings.settle()
         return opening.tokens
 
     def share(self, newcomers: Seq[Sequence]) -> None:
-        """Let rows that come to decode begin behind what they have in common with others, and those, too."""
+        """Let rows that come to decode begin behind what they have in common with others, and those, too.
+
+        They join next, and `settle` comes after that.
+        """
         others = len(newcomers) + len(self._caches.rows) + self._prefilling.count
         if not newcomers or others == 1 or not self._beginnings.shares:
             return
@@ -94,6 +98,10 @@ class Reuse:
                     before.release()
                 prefilled.base = base
                 self._put_behind(base)
+
+    def settle(self) -> None:
+        """Copy what rows share that none of those who joined gave up."""
+        self._beginnings.settle()
 
     def _others(self) -> list[Other]:
         """Return all rows of which beginnings can be taken."""

@@ -19,7 +19,7 @@ from worker.engine.kinds import KeysValues, Kind, State
 from worker.engine.layers import GroupedCache, LayerParts
 from worker.engine.row_caches import Base, Prefilled, arrays_in, let_go
 from worker.engine.shared_reading import SharedReading
-from worker.engine.slabs import RowSource, States
+from worker.engine.slabs import RowSource, States, settle, slabs_of
 from worker.engine.sources import Sources
 
 
@@ -278,7 +278,9 @@ class RowBatch:
             for each in placed
         ]
         dissolved = [group for group in self._groups if not any(group is kept for kept in made)]
+        shared = slabs_of(self._bases.values())
         for leaf in range(len(self._leaves)):
+            settle(shared, leaf)
             for group, each in zip(made, placed, strict=True):
                 group.planes[leaf] = sources.planes(leaf, group, each.shape)
             mx.eval([group.planes[leaf] for group in made])

@@ -4,7 +4,7 @@ A slab has many tokens' keys and values one behind the other, a few arrays a lay
 be cut (states, windows that have gone round) as it was at one place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -96,13 +96,17 @@ class RowSource:
         """Whether any beginning of what is cut out here will do for a row: no window has moved on."""
         return not self.states and all(kind.span is None or self.length < kind.span for kind in self.kinds)
 
-    def slab(self, start: int, end: int, *, cuttable: bool = True) -> Slab:
-        """Copy tokens `start` to `end`, one layer after the other; windows only of what can be `cuttable`."""
+    def slab(self, start: int, end: int, *, cuttable: bool = True, later: bool = False) -> Slab:
+        """Copy tokens `start` to `end`, one layer after the other; windows only of what can be `cuttable`.
+
+        With `later` nothing is computed yet: who cuts the row next does it, layer by layer, by `settle`.
+        """
         planes = []
         for leaf, kind in enumerate(self.kinds):
             is_whole = kind.span is None or (cuttable and self.is_cuttable)
             planes.append(self._cut(leaf, start, end) if is_whole else [])
-            mx.eval(planes[-1])
+            if not later:
+                mx.eval(planes[-1])
         return Slab(end - start, planes)
 
     def _cut(self, leaf: int, start: int, end: int) -> Planes:
@@ -179,6 +183,16 @@ def together(runs: Sequence[Run], leaf: int) -> Planes:
 def _slab_of(run: Run) -> Slab:
     assert isinstance(run.slab, Slab)
     return run.slab
+
+
+def slabs_of(bases: Iterable[Base]) -> list[Slab]:
+    """Return the slabs that bases stand in, each once."""
+    return list(dict.fromkeys(_slab_of(run) for base in bases for run in base.runs()))
+
+
+def settle(slabs: Iterable[Slab], leaf: int) -> None:
+    """Compute one layer of slabs that were to be copied later; nothing to do for all others."""
+    mx.eval([slab.planes[leaf] for slab in slabs])
 
 
 def moved(runs: Sequence[Run]) -> Slab:

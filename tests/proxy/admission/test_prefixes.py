@@ -26,9 +26,9 @@ def cached(prefixes, word, more=1):
     return prefixes.cached_tokens(names_of(word), tokens_of(word, more))
 
 
-def expected(prefixes, word):
+def expected(prefixes, word, rank=0):
     """Return how many tokens of a prompt that is queued now will be there."""
-    return prefixes.expected_tokens(names_of(word), tokens_of(word))
+    return prefixes.expected_tokens(names_of(word), tokens_of(word), rank)
 
 
 def test_leading_blocks_that_the_worker_keeps_are_there_and_none_behind_a_gap():
@@ -71,7 +71,7 @@ def test_no_more_is_remembered_than_a_worker_keeps_and_what_was_told_first_goes_
 
 def test_of_a_family_that_can_use_nothing_again_nothing_is_there():
     prefixes = prefixes_of("abcde", reuse="none")
-    prefixes.arrived(names_of("abcde"))
+    prefixes.arrived(names_of("abcde"), 0)
     prefixes.started(names_of("abcde"))
     assert (cached(prefixes, "abcde"), expected(prefixes, "abcde")) == (0, 0)
 
@@ -106,10 +106,18 @@ def test_nobody_waits_for_less_than_rows_share(shares_from, there):
 
 def test_who_is_queued_finds_what_those_before_it_compute_and_who_starts_only_what_runs():
     prefixes = prefixes_of()
-    prefixes.arrived(names_of("abcd"))
+    prefixes.arrived(names_of("abcd"), 0)
     assert (expected(prefixes, "abcde"), cached(prefixes, "abcde")) == (256, 0)
     prefixes.started(names_of("abcd"))
     assert (expected(prefixes, "abcde"), cached(prefixes, "abcde")) == (256, 256)
     prefixes.stopped(names_of("abcd"))
-    prefixes.left(names_of("abcd"))
+    prefixes.left(names_of("abcd"), 0)
     assert (expected(prefixes, "abcde"), cached(prefixes, "abcde")) == (0, 0)
+
+
+def test_what_waits_in_a_lower_lane_computes_nothing_before_who_is_queued_above_it():
+    prefixes = prefixes_of()
+    prefixes.arrived(names_of("abcd"), 1)
+    assert [expected(prefixes, "abcde", rank) for rank in (0, 1, 2)] == [0, 256, 256]
+    prefixes.started(names_of("abcd"))
+    assert expected(prefixes, "abcde", 0) == 256
