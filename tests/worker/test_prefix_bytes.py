@@ -12,7 +12,7 @@ ROWS: Final = 16
 PREFIX: Final = turn_of(1, 16 * BLOCK)
 TAIL: Final = 70
 ANSWER: Final = 20
-LONG: Final = {"max_position_embeddings": 1200}
+LONG: Final = {"max_position_embeddings": 1400}
 
 
 def decoding(kv_bytes_max: int) -> Talk:
@@ -34,6 +34,20 @@ def test_sixteen_rows_hold_a_long_beginning_once_and_beside_it_what_is_their_own
     assert 0.9 * wanted < bench.engine.kv_bytes < 1.1 * wanted
     copies = ROWS * bench.facts.row_bytes(len(PREFIX) + TAIL)
     assert 5 * bench.engine.kv_bytes < copies
+
+
+def test_sixteen_rows_on_a_thousand_tokens_take_those_and_their_suffixes_and_a_tenth_at_most() -> None:
+    """All exact: no padding is counted in, and a thousand tokens are no whole number of blocks."""
+    bench = Talk(reusing("llama", **LONG), slots=ROWS, quantum_ms=10_000.0, kv_bytes_max=0)
+    system = turn_of(1, 1000)
+    for row in range(ROWS):
+        bench.ask(str(row), (*system, *ids_of(row, 200)), ANSWER)
+    while not all(bench.answers.values()):
+        bench.turn()
+    assert len(bench.held) == ROWS
+    tokens = len(system) + sum(200 + len(answer) for answer in bench.answers.values())
+    assert tokens * bench.facts.kv_bytes_per_token <= bench.engine.kv_bytes
+    assert bench.engine.kv_bytes <= 1.1 * tokens * bench.facts.kv_bytes_per_token
 
 
 def test_bytes_fall_as_rows_leave_and_the_last_one_is_still_right() -> None:
