@@ -35,10 +35,11 @@ Piece = Text | Thought | Call
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One finished answer; neighbours of one kind are one piece."""
+    """One finished answer; neighbours of one kind are one piece. `stop` is the stop string that ended it."""
 
     pieces: tuple[Piece, ...]
     reason: EndReason
+    stop: str | None = None
 
     @property
     def text(self) -> str:

@@ -40,6 +40,11 @@ class AnswerText:
         """True once a stop string ended the text."""
         return self._stops.stopped
 
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended the text."""
+        return self._stops.matched
+
     def feed(self, token: int) -> list[Piece]:
         self.tokens += 1
         self.thought_tokens += self._reader.is_thinking

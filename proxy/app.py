@@ -15,6 +15,7 @@ from aiohttp import web
 from proxy.admin import Admin
 from proxy.admission.core import Admission
 from proxy.admission.quota import Quotas
+from proxy.conversations import Conversations
 from proxy.dispatch import Dispatcher
 from proxy.health import Health
 from proxy.idempotency import IdempotencyStore
@@ -25,6 +26,7 @@ from proxy.measure import Measurer
 from proxy.middleware import request_boundary
 from proxy.policy import PolicyInForce
 from proxy.quarantine import Quarantine
+from proxy.response_store import ResponseStore
 from proxy.routes import Routes, Service
 from proxy.slow_readers import SlowReaders
 from proxy.sockets import connection_options, connections_allowed, raised_descriptor_limit
@@ -81,7 +83,7 @@ class Proxy:
         admin_socket: Path | None = None,
     ) -> None:
         clock: Clock = SystemClock()
-        text_model = TextModel.load(folder)
+        text_model = TextModel.load(folder, answer_format=settings.proxy.answer_format)
         metrics = self._metrics = Metrics()
         context = min(folder.context_tokens, settings.worker.context_tokens or folder.context_tokens)
         self._settings = settings
@@ -115,6 +117,7 @@ class Proxy:
         bounds = settings.proxy
         store = IdempotencyStore(bounds.idempotency_mb * MIB, 3600 * bounds.idempotency_hours)
         self.keyed = KeyedAnswers(store, bounds.detached_s, clock, log)
+        self.responses = ResponseStore(bounds.responses_mb * MIB, 3600 * bounds.responses_hours)
         service = Service(
             names=served_names(folder),
             policy=self.policy,
@@ -125,6 +128,9 @@ class Proxy:
             link=self.link,
             health=Health(self.link, self.dispatcher, metrics, clock),
             keyed=self.keyed,
+            conversations=Conversations(
+                self.responses, clock, lambda: text_model.format.call_rule is not None
+            ),
             clock=clock,
             jitter=_jitter,
             seeds=lambda: secrets.randbits(_SEED_BITS),

@@ -5,8 +5,8 @@ token by token: those of long answers as objects would take gigabytes, and secon
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 DONE: Final = b"data: [DONE]\n\n"
 KEEPALIVE: Final = b": keep-alive\n\n"
@@ -34,23 +34,21 @@ def block(body: Mapping[str, Any], logprobs: str = NO_LOGPROBS) -> bytes:
     return b"data: " + encoded(body, () if logprobs == NO_LOGPROBS else (logprobs,)) + b"\n\n"
 
 
-class TextChunks(Protocol):
-    """Makes the chunk of one answer's text."""
-
-    def text(self, index: int, text: str) -> dict[str, Any]: ...
-
-
 class TextBlocks:
-    """Makes `block(chunks.text(index, text), logprobs)` of one answer, where all else is always the same."""
+    """Makes `block(chunk(index, text), logprobs)` of one answer, where all else is always the same.
 
-    def __init__(self, chunks: TextChunks, index: int) -> None:
-        before, after = block(chunks.text(index, _TEXT)).split(_encode(_TEXT).encode())
-        self._before, self._after = before, after
+    The text may stand in several places of a chunk, all of them before its log probabilities.
+    """
+
+    def __init__(self, chunk: Callable[[int, str], Mapping[str, Any]], index: int) -> None:
+        *befores, after = block(chunk(index, _TEXT)).split(_encode(_TEXT).encode())
+        self._befores, self._after = befores, after
         self._between, self._end = after.split((_LOGPROBS + NO_LOGPROBS).encode())
         self._between += _LOGPROBS.encode()
 
     def block(self, text: str, logprobs: str = NO_LOGPROBS) -> bytes:
-        start = self._before + _encode(text).encode()
+        own = _encode(text).encode()
+        start = b"".join([before + own for before in self._befores])
         if logprobs == NO_LOGPROBS:
             return start + self._after
         return start + self._between + logprobs.encode() + self._end

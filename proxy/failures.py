@@ -21,6 +21,7 @@ from shared.errors import (
     Quarantined,
     RateLimited,
     Refusal,
+    ResponseNotFound,
     Unavailable,
 )
 from shared.limits import BODY_BYTES_MAX
@@ -38,6 +39,7 @@ _REFUSALS: Final[Mapping[type[Refusal], tuple[int, str]]] = {
     IdempotencyKeyReused: (422, _INVALID),
     Quarantined: (422, _INVALID),
     ModelNotFound: (404, _INVALID),
+    ResponseNotFound: (404, _INVALID),
     InvalidKey: (401, _INVALID),
     PermissionDenied: (403, _INVALID),
     RateLimited: (429, _RATE),

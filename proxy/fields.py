@@ -27,6 +27,8 @@ _PREDICATES: Final[Mapping[str, str]] = {
     "float_type": "must be a number",
     "finite_number": "must be a finite number",
     "bool_type": "must be true or false",
+    "literal_error": "must be {expected}",
+    "dict_type": "must be an object",
     "list_type": "must be a list",
     "model_type": "must be an object",
     "greater_than_equal": "must be at least {ge}",
@@ -52,6 +54,11 @@ class Fields(BaseModel):
 
     harmless: ClassVar[frozenset[str]] = frozenset()
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    names: ClassVar[frozenset[str]] = frozenset()  # of the supported ones, as clients write them
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        cls.names = frozenset(field.alias or name for name, field in cls.model_fields.items())
 
     @model_validator(mode="before")
     @classmethod
@@ -62,7 +69,7 @@ class Fields(BaseModel):
 
     @classmethod
     def _counts(cls, name: str, value: Any) -> bool:
-        if name in cls.model_fields:
+        if name in cls.names:
             return value is not None
         if name in cls.harmless:
             return False
@@ -75,7 +82,7 @@ class Fields(BaseModel):
     @classmethod
     def _nearest(cls, name: str) -> str:
         """Return a hint at a typing error. Long names are not compared: the time would be the client's."""
-        names = difflib.get_close_matches(name[:32], list(cls.model_fields), n=1, cutoff=0.75)
+        names = difflib.get_close_matches(name[:32], sorted(cls.names), n=1, cutoff=0.75)
         return f"; did you mean '{names[0]}'?" if names else ""
 
 
@@ -84,17 +91,17 @@ def _same(value: object, neutral: object) -> bool:
     return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
 
 
-def check(kind: type[FieldsT], given: dict[str, Any]) -> FieldsT:
-    """Return the checked fields, or raise InvalidRequest for the first that is wrong."""
+def check(kind: type[FieldsT], given: Any, at: str = "") -> FieldsT:
+    """Return the checked fields, or raise InvalidRequest for the first that is wrong; `at` is their place."""
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        raise _refusal(error.errors(include_url=False, include_input=False)[0]) from error
+        raise _refusal(error.errors(include_url=False, include_input=False)[0], at) from error
 
 
-def _refusal(first: ErrorDetails) -> InvalidRequest:
+def _refusal(first: ErrorDetails, place: str) -> InvalidRequest:
     context = first.get("ctx", {})
-    parts = [str(part) for part in first["loc"]] + [str(context.get("at", ""))]
+    parts = [place, *map(str, first["loc"]), str(context.get("at", ""))]
     path = ".".join(part for part in parts if part)[:PARAM_CHARS_MAX]
     if first["type"] == _OURS:
         predicate = str(context["predicate"])

@@ -42,4 +42,5 @@ def _added(sampling: Sampling) -> bytes:
         *(sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty),
         *(tuple((each.token, each.bias) for each in sampling.logit_bias), sampling.top_logprobs),
     )
-    return b"" if added == _NOTHING_ADDED else repr(added).encode()
+    said = b"" if added == _NOTHING_ADDED else repr(added).encode()
+    return said + b"grammar " + sampling.grammar.encode() if sampling.grammar else said

@@ -1,12 +1,14 @@
 """Parsed to Measured: tokenises in threads of its own, and refuses what exceeds the request's bounds."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 
 from proxy.answer_bytes import entry_bytes
 from proxy.fingerprint import fingerprints
+from proxy.grammars.composer import Composer
 from proxy.request import ChatPrompt, IdsPrompt, Measured, Parsed, Prompt, TextPrompt, Ticket
 from proxy.text_model import EncodedChat, TextModel
 from shared.config import ProxySettings
@@ -15,6 +17,9 @@ from shared.limits import MIB
 from shared.model_facts import ModelFacts
 from shared.model_folder import ModelFolder
 from shared.prefix_chain import keys_of, name_of, root_key
+
+GivenT = TypeVar("GivenT")
+MadeT = TypeVar("MadeT")
 
 # Far above any real text (about 4). Vocabularies have longer words, but those are runs of spaces or dashes,
 # and a text of nothing else is no prompt.
@@ -40,6 +45,7 @@ class Measurer:
         self._text_model = text_model
         self._facts = facts
         self._vocabulary = folder.vocabulary
+        self._composer = Composer(text_model, folder.vocabulary)
         self._whole_bytes_max = settings.undelivered_mb * MIB // _WHOLE_SHARE
         self._threads = ThreadPoolExecutor(settings.tokenizer_threads, thread_name_prefix="tokenizer")
 
@@ -47,9 +53,23 @@ class Measurer:
         """Return the request with its prompts' ids and its answers' caps.
 
         Raises ContextTooLong if prompt and answer don't fit, InvalidRequest if the prompt can't be tokenised,
-        an id isn't the model's, or a whole body may have more log probabilities than are sent at once.
+        an id isn't the model's, a shape or a strict tool's schema can't be held to, or a whole body may have
+        more log probabilities than are sent at once.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._measure, parsed, ticket)
+
+    async def encoded(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the ids that a request with this prompt is charged for; InvalidRequest as `measure`."""
+        encoded = await self.in_thread(self._encoded, prompt)
+        return encoded.ids
+
+    async def in_thread(self, call: Callable[[GivenT], MadeT], given: GivenT) -> MadeT:
+        """Do other work with the tokenizer where measuring is done."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, given)
+
+    def check_ids(self, ids: Sequence[int], field: str) -> None:
+        """Raise InvalidRequest if an id isn't the model's."""
+        self._check_id(max(ids, default=0), field)
 
     def close(self) -> None:
         """Give the threads back; what waits for one is cancelled."""
@@ -60,13 +80,19 @@ class Measurer:
         encoded = tuple(map(self._encoded, parsed.prompts))
         prompt_ids = tuple(each.ids for each in encoded)
         caps = tuple(
-            _cap(len(ids), parsed.max_tokens, _field(prompt), ticket)
+            _cap(len(ids), parsed, _field(prompt), ticket)
             for ids, prompt in zip(prompt_ids, parsed.prompts, strict=True)
         )
         self._check_whole(parsed, parsed.choices * sum(caps))
+        thinks = any(each.thinks for each in encoded)
+        parsed = self._with_grammar(parsed, thinks=thinks)
         prints = fingerprints(prompt_ids, caps, parsed.sampling)
         names = self._names(prompt_ids, ticket.salt)
-        return Measured(parsed, ticket, prompt_ids, caps, prints, names, any(each.thinks for each in encoded))
+        return Measured(parsed, ticket, prompt_ids, caps, prints, names, thinks)
+
+    def _with_grammar(self, parsed: Parsed, *, thinks: bool) -> Parsed:
+        grammar = self._composer.grammar(parsed, thinks=thinks)
+        return replace(parsed, sampling=replace(parsed.sampling, grammar=grammar)) if grammar else parsed
 
     def _names(self, prompts: tuple[tuple[int, ...], ...], salt: str) -> tuple[tuple[int, ...], ...]:
         """Return the names of each prompt's whole blocks; of a model that can't use them again, none."""
@@ -80,8 +106,10 @@ class Measurer:
         match prompt:
             case ChatPrompt():
                 encoded = self._text_model.encode_chat(prompt)
-            case TextPrompt(text):
+            case TextPrompt(text, ""):
                 encoded = EncodedChat(self._text_model.encode_text(text))
+            case TextPrompt(text, suffix):
+                encoded = EncodedChat(self._text_model.encode_between(text, suffix))
             case IdsPrompt(given):
                 encoded = EncodedChat(given)
         field = _field(prompt)
@@ -97,14 +125,16 @@ class Measurer:
     def _check_whole(self, parsed: Parsed, tokens: int) -> None:
         """Refuse a whole body that its client might be cut off for: all of it waits to be read at once."""
         most = tokens * entry_bytes(parsed.sampling)
-        if parsed.stream or most <= self._whole_bytes_max:
+        # A stream of /v1/responses ends with the whole response.
+        is_cut_up = parsed.stream and parsed.endpoint != "responses"
+        if is_cut_up or most <= self._whole_bytes_max:
             return
-        tops = parsed.endpoint == "chat" and parsed.sampling.top_logprobs > 0
+        tops = parsed.endpoint != "completions" and parsed.sampling.top_logprobs > 0
         field = "top_logprobs" if tops else "logprobs"
         raise InvalidRequest(
             f"'{field}' may come to {most / MIB:.1f} MiB for {tokens} tokens; "
-            f"{self._whole_bytes_max / MIB:.1f} MiB is the most for an answer that isn't streamed. "
-            "Stream it, or ask for fewer tokens or alternatives.",
+            f"{self._whole_bytes_max / MIB:.1f} MiB is the most that is sent at once. "
+            f"{'Ask' if parsed.stream else 'Stream it, or ask'} for fewer tokens or alternatives.",
             param=field,
         )
 
@@ -124,7 +154,7 @@ def refuse_hopeless(parsed: Parsed, ticket: Ticket) -> None:
     if asked is not None and most is not None and asked > most.tokens:
         raise InvalidRequest(
             f"{most.owner} allows answers of at most {most.tokens} tokens; you asked for {asked}.",
-            param="max_tokens",
+            param=parsed.max_tokens_field,
         )
     for prompt in parsed.prompts:
         chars = _chars(prompt)
@@ -134,9 +164,9 @@ def refuse_hopeless(parsed: Parsed, ticket: Ticket) -> None:
             )
 
 
-def _cap(prompt_tokens: int, asked: int | None, field: str, ticket: Ticket) -> int:
+def _cap(prompt_tokens: int, parsed: Parsed, field: str, ticket: Ticket) -> int:
     """Return the most tokens that the answer may have."""
-    context = ticket.context.tokens
+    context, asked = ticket.context.tokens, parsed.max_tokens
     if prompt_tokens >= context:
         raise ContextTooLong(
             f"{_context(ticket)}; the prompt alone has {prompt_tokens}.",
@@ -144,11 +174,13 @@ def _cap(prompt_tokens: int, asked: int | None, field: str, ticket: Ticket) -> i
         )
     if asked is None:
         return min(ticket.max_tokens_default, context - prompt_tokens)
+    if parsed.takes_what_is_left:
+        return min(asked, context - prompt_tokens)
     if prompt_tokens + asked > context:
         raise ContextTooLong(
             f"{_context(ticket)}; you asked for {prompt_tokens + asked}: "
             f"{prompt_tokens} in the prompt and {asked} for the answer.",
-            param="max_tokens",
+            param=parsed.max_tokens_field,
         )
     return asked
 
@@ -159,13 +191,26 @@ def _context(ticket: Ticket) -> str:
 
 def _chars(prompt: Prompt) -> int:
     match prompt:
-        case ChatPrompt(messages):
-            return sum(len(message["content"]) for message in messages)
-        case TextPrompt(text):
-            return len(text)
+        case ChatPrompt():
+            said = [value for message in prompt.messages for key, value in message.items() if key != "role"]
+            shown = [(tool.name, tool.description, tool.parameters) for tool in prompt.tools]
+            return _chars_within((said, shown))
+        case TextPrompt(text, suffix):
+            return len(text) + len(suffix)
         case IdsPrompt():
             return 0
 
 
+def _chars_within(value: Any) -> int:
+    """Return the characters of all texts in a value that came from a body, whose depth is bounded."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_chars_within, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_chars_within, value))
+    return 0
+
+
 def _field(prompt: Prompt) -> str:
-    return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+    return prompt.param if isinstance(prompt, ChatPrompt) else "prompt"

@@ -9,6 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from proxy.dialects.messages_errors import REQUEST_ID_HEADER, anthropic_failure, speaks_anthropic
 from proxy.failures import failure_response
 from proxy.notes import NOTES, Notes
 from shared.clock import Clock
@@ -29,6 +30,8 @@ def request_boundary(
     @web.middleware
     async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
         notes = request[NOTES] = Notes(_request_id(request))
+        if speaks_anthropic(request.path):
+            notes.extra_headers[REQUEST_ID_HEADER] = notes.request_id
         started_at = clock.now()
         status = 499
         try:
@@ -80,6 +83,8 @@ async def _answered(
         if request.writer.output_size:
             raise  # Its head is out: all that's honest now is to close the connection.
         failure = failure_response(error, jitter)
+    if speaks_anthropic(request.path):
+        failure = anthropic_failure(failure, request[NOTES].request_id)
     return web.json_response(failure.body, status=failure.status, headers=failure.headers)
 
 

@@ -20,13 +20,15 @@ ShapeKind = Literal["json_object", "json_schema", "regex", "lark", "choice"]
 class Tool:
     """A function of the client's that a model may call. `parameters` is the JSON schema of its arguments.
 
-    With `strict` they always are as the schema says; without, the model is trusted to follow it.
+    With `strict` they always are as the schema says; without, the model is trusted to follow it. Where nobody
+    said so it is only `wished`: a schema that can't be held to is no reason to refuse.
     """
 
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
+    wished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class ChatPrompt:
     They are in the form that templates expect, whatever the client's dialect was: `role` is system, user,
     assistant or tool; an assistant's `tool_calls` are OpenAI's, but for arguments, which are an object, and
     its thoughts are `reasoning_content`; a tool's result has `tool_call_id` and `name`. `options` are further
-    variables of the template's. With `continues` the last one, an assistant's, is gone on with.
+    variables of the template's. With `continues` the last one, an assistant's, is gone on with. `param` is
+    what the dialect calls the messages.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -86,13 +89,15 @@ class ChatPrompt:
     thinking: Thinking = AS_EVER
     options: Mapping[str, Any] = field(default_factory=dict)
     continues: bool = False
+    param: str = "messages"
 
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """A text to go on from."""
+    """A text to go on from; with a `suffix`, up to where that begins."""
 
     text: str
+    suffix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +118,11 @@ class Parsed:
     a resumed answer meets the same noise; `sampling.choice` is 0 here. `max_tokens` and `service_tier` None
     mean unsaid, and so does an empty `prompt_cache_key`.
 
+    With `takes_what_is_left` an answer has fewer than `max_tokens` where the context has less room; without,
+    that is refused.
+
     `tools`, `shape` and `thinking` are what a grammar is made of; `extras` are what the dialect itself wants
-    to know of the request when it writes the answer.
+    to know of the request when it writes the answer. `max_tokens_field` is what the client calls max_tokens.
     """
 
     endpoint: Endpoint
@@ -132,11 +140,18 @@ class Parsed:
     shape: Shape | None = None
     thinking: Thinking = AS_EVER
     extras: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens_field: str = "max_tokens"
+    takes_what_is_left: bool = False
 
     @property
     def reads_format(self) -> bool:
         """Whether thoughts and calls are read out of the answers' text: where there is a conversation."""
         return all(isinstance(prompt, ChatPrompt) for prompt in self.prompts)
+
+    @property
+    def continues(self) -> bool:
+        """Whether the answer goes on in a text of the assistant's that the prompt ends with."""
+        return any(isinstance(prompt, ChatPrompt) and prompt.continues for prompt in self.prompts)
 
     @property
     def answers(self) -> int:

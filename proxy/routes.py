@@ -15,9 +15,13 @@ from proxy.admission.quota import Quotas
 from proxy.admitted import Admitted
 from proxy.answer_bytes import event_bytes
 from proxy.authenticate import Caller, check_model
+from proxy.conversations import Conversations
+from proxy.described import docs, openapi, text_facts
 from proxy.dialects.dialect import Dialect, Head
+from proxy.dialects.messages_parse import parse_count
 from proxy.dialects.table import DIALECTS
 from proxy.dispatch import Dispatcher
+from proxy.embeddings import no_embeddings, parse_embedding
 from proxy.failures import failure_response
 from proxy.health import Health
 from proxy.idempotency import HEADER as IDEMPOTENCY_HEADER
@@ -32,10 +36,12 @@ from proxy.prompt_use import prompt_use
 from proxy.quota_use import QuotaUse, count_request
 from proxy.recording import Recording
 from proxy.request import Parsed, Ticket
+from proxy.response_routes import ResponseRoutes
 from proxy.session import HEADER as SESSION_HEADER
 from proxy.session import mark_of, session_key
 from proxy.stream import EventStream, Reply, WholeBody
 from proxy.text_model import TextModel
+from proxy.tokenize import Tokenizing, ToTokenize
 from proxy.worker_link import WorkerLink
 from shared.clock import Clock
 from shared.errors import ModelNotFound, Refusal
@@ -49,7 +55,10 @@ _NOT_RECORDED: Final = {"x-forebay-idempotency": "not-recorded"}
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the handlers need. `names` are the model's names; the first is its real one."""
+    """What the handlers need. `names` are the model's names; the first is its real one.
+
+    `fingerprint` is the model's, the first part of each answer's system_fingerprint.
+    """
 
     names: tuple[str, ...]
     policy: PolicyInForce
@@ -60,6 +69,7 @@ class Service:
     link: WorkerLink
     health: Health
     keyed: KeyedAnswers
+    conversations: Conversations
     clock: Clock
     jitter: Callable[[], float]
     seeds: Callable[[], int]
@@ -79,11 +89,12 @@ class _Asked:
 
 
 class Routes:
-    """Handlers of the OpenAI endpoints. `body_timeout_s` is what a client gets to send its body."""
+    """Handlers of the public endpoints. `body_timeout_s` is what a client gets to send its body."""
 
     def __init__(self, service: Service, body_timeout_s: float) -> None:
         self._service = service
         self._body_timeout_s = body_timeout_s
+        self._tokenizing = Tokenizing(service.measurer, service.text_model)
 
     def add_to(self, app: web.Application) -> None:
         health = self._service.health
@@ -91,6 +102,14 @@ class Routes:
             [
                 web.post("/v1/chat/completions", self.chat),
                 web.post("/v1/completions", self.completions),
+                web.post("/v1/responses", self.responses),
+                web.post("/v1/embeddings", self.embeddings),
+                web.post("/v1/messages", self.messages),
+                web.post("/v1/messages/count_tokens", self.count_tokens),
+                web.post("/tokenize", self.tokenize),
+                web.post("/detokenize", self.detokenize),
+                web.get("/openapi.json", openapi),
+                web.get("/docs", docs),
                 web.get("/v1/models", self.models),
                 web.get("/v1/models/{id:.+}", self.model),
                 web.get("/health/live", health.live),
@@ -98,12 +117,38 @@ class Routes:
                 web.get("/metrics", health.metrics),
             ]
         )
+        stored = ResponseRoutes(self._service.conversations.store, self._service.clock, self._caller)
+        stored.add_to(app)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         return await self._serve(request, DIALECTS["chat"])
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         return await self._serve(request, DIALECTS["completions"])
+
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        return await self._serve(request, DIALECTS["responses"])
+
+    async def embeddings(self, request: web.Request) -> web.Response:
+        """Refuse what is asked for, once it is known to be asked for rightly."""
+        _check_content(request)
+        caller = self._caller(request)
+        quota = QuotaUse(self._service.quotas, caller, self._service.clock)
+        request[NOTES].rate_headers = quota.headers
+        with quota:
+            fields = parse_embedding(await self._body(request))
+            raise no_embeddings(self._checked_name(caller, fields.model))
+
+    async def messages(self, request: web.Request) -> web.StreamResponse:
+        return await self._serve(request, DIALECTS["messages"])
+
+    async def count_tokens(self, request: web.Request) -> web.Response:
+        """Say how many tokens a conversation has: it counts as a request, not in tokens."""
+        caller, body = await self._counted(request)
+        parsed = await self._parsed(body, parse_count)
+        asked = ToTokenize(parsed, special=False, strings=False)
+        counted = await self._tokenizing.tokenize(asked, self._ticket(request, caller, parsed))
+        return web.json_response({"input_tokens": counted["count"]})
 
     async def models(self, request: web.Request) -> web.Response:
         names = self._service.names if self._allows(self._caller(request)) else ()
@@ -112,6 +157,27 @@ class Routes:
     async def model(self, request: web.Request) -> web.Response:
         name = self._checked_name(self._caller(request), request.match_info["id"])
         return web.json_response(bodies.model(self._served(name)))
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """Say what a text or a conversation comes to: it counts as a request, not in tokens."""
+        caller, body = await self._counted(request)
+        service = self._service
+        asked = await self._tokenizing.asked(body, service.names[0], service.seeds)
+        ticket = self._ticket(request, caller, asked.parsed)
+        return web.json_response(await self._tokenizing.tokenize(asked, ticket))
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        caller, body = await self._counted(request)
+        fields = await self._tokenizing.ids_asked(body)
+        self._checked_name(caller, fields.model or self._service.names[0])
+        return web.json_response(await self._tokenizing.detokenize(fields))
+
+    async def _counted(self, request: web.Request) -> tuple[Caller, bytes]:
+        """Return who asks and the body of a request that counts in its key's minute, and no more."""
+        _check_content(request)
+        caller = self._caller(request)
+        count_request(self._service.quotas, caller, self._service.clock)
+        return caller, await self._body(request)
 
     # --- a request's way ----------------------------------------------------------------------------------
 
@@ -158,10 +224,11 @@ class Routes:
     async def _admitted(self, asked: _Asked, body: bytes) -> AsyncIterator[Admitted]:
         """Parse, measure and admit a request; leaving gives everything back."""
         notes = asked.notes
-        parsed = await self._parsed(body, asked.dialect)
+        parsed = await self._parsed(body, asked.dialect.parse)
         notes.session = notes.session or mark_of(parsed.prompt_cache_key)
         ticket = self._ticket(asked.request, asked.caller, parsed)
         notes.lane = ticket.lane.name
+        parsed = await self._service.conversations.prepared(parsed, asked.caller.key_id)
         refuse_hopeless(parsed, ticket)
         with self._service.dispatcher.arriving(parsed.answers, ticket):
             measured = await self._service.measurer.measure(parsed, ticket)
@@ -221,11 +288,11 @@ class Routes:
         except TimeoutError as problem:
             raise web.HTTPRequestTimeout from problem
 
-    async def _parsed(self, body: bytes, dialect: Dialect) -> Parsed:
+    async def _parsed(self, body: bytes, parse: Callable[[bytes, Callable[[], int]], Parsed]) -> Parsed:
         """Parse a large body in a thread, so that the streams of others go on meanwhile."""
         if len(body) <= _BODY_BYTES_SMALL:
-            return dialect.parse(body, self._service.seeds)
-        return await asyncio.to_thread(dialect.parse, body, self._service.seeds)
+            return parse(body, self._service.seeds)
+        return await asyncio.to_thread(parse, body, self._service.seeds)
 
     def _head(self, admitted: Admitted) -> Head:
         parsed = admitted.measured.parsed
@@ -233,7 +300,7 @@ class Routes:
             id=DIALECTS[parsed.endpoint].id_prefix + secrets.token_hex(12),
             created=int(time.time()),
             model=parsed.model,
-            system_fingerprint=self._service.fingerprint,
+            system_fingerprint=_system_fingerprint(self._service),
             service_tier=admitted.measured.ticket.lane.answer_tier,
         )
 
@@ -259,9 +326,16 @@ class Routes:
         """Return a model with what the worker found out about it."""
         hello = self._service.link.state.hello
         lanes = self._service.policy.now.lanes
+        written = self._service.text_model.format
         capabilities: dict[str, Any] = {
             "context_tokens": lanes.context_tokens,
+            "format": {
+                "name": written.name,
+                "thinks": written.thinks,
+                "calls_tools": written.calls_tools,
+            },
             "lanes": {lane.name: _lane_facts(lane, lanes.context_tokens) for lane in lanes.lanes},
+            **text_facts(self._service.text_model),
         }
         if hello is not None:
             capabilities |= {
@@ -277,6 +351,14 @@ class Routes:
                 "not_shared_because": hello.facts.why_not_shared or None,
             }
         return bodies.ServedModel(name, self._service.created, capabilities)
+
+
+def _system_fingerprint(service: Service) -> str:
+    """Return what changes with the model, how its KV is kept, and the worker's life; 0 without one."""
+    hello = service.link.state.hello
+    kv_bits = hello.facts.kv_bits if hello is not None else None
+    quantised = f"-kv{kv_bits}" if kv_bits else ""
+    return f"{service.fingerprint}{quantised}-{service.link.epoch or 0}"
 
 
 def _check_content(request: web.Request) -> None:

@@ -14,18 +14,23 @@ class StopFilter:
         self._stops = stops
         self._longest = max(map(len, stops), default=0)
         self._held = ""
-        self._stopped = False
+        self._matched: str | None = None
 
     @property
     def stopped(self) -> bool:
         """True once a stop is found; nothing is shown after that."""
-        return self._stopped
+        return self._matched is not None
+
+    @property
+    def matched(self) -> str | None:
+        """The stop that was found; of several that begin at one place, the one that ended first."""
+        return self._matched
 
     def feed(self, text: str) -> str:
         """Return what can be shown now."""
         if not self._stops:
             return text
-        if self._stopped:
+        if self.stopped:
             return ""
         text = self._held + text
         found = self._first_stop(text)
@@ -42,7 +47,7 @@ class StopFilter:
         return text if found is None else self._stop(text, found)
 
     def _stop(self, text: str, at: int) -> str:
-        self._stopped = True
+        self._matched = min((stop for stop in self._stops if text.startswith(stop, at)), key=len)
         self._held = ""
         return text[:at]
 

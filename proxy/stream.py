@@ -13,6 +13,7 @@ from proxy.answer import Answer, EndReason, Piece, Usage, chars_of, joined
 from proxy.answer_logprobs import AnswerLogprobs, Entry
 from proxy.answer_text import AnswerText
 from proxy.dialects.dialect import AnswerStream, Head, News
+from proxy.dialects.parts import shown_tools
 from proxy.dialects.table import DIALECTS
 from proxy.event_blocks import NO_LOGPROBS
 from proxy.failures import failure_response
@@ -32,12 +33,16 @@ SSE_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some pieces of one answer, with log probabilities; `reason` is set on the answer's last part."""
+    """Some pieces of one answer, with log probabilities; `reason` is set on the answer's last part.
+
+    And so is `stop` if a stop string ended it.
+    """
 
     answer: int
     pieces: tuple[Piece, ...]
     reason: EndReason | None
     entries: tuple[Entry, ...] = ()
+    stop: str | None = None
 
 
 class Reply:
@@ -52,8 +57,8 @@ class Reply:
             AnswerText(
                 text_model.decoder(reading),
                 parsed.stops,
-                sequence.prompt_ids if dialect.continues else (),
-                reading.reader(measured.thinks),
+                sequence.prompt_ids if dialect.continues or parsed.continues else (),
+                reading.reader(measured.thinks, shown_tools(parsed.tools)),
             )
             for sequence in admitted.sequences
         ]
@@ -110,7 +115,7 @@ class Reply:
         if text.stopped:
             self._admitted.stop(answer)
             self._ended.add(answer)
-            return [Part(answer, shown, "stop", self._entries(answer))]
+            return [Part(answer, shown, "stop", self._entries(answer), text.stop)]
         entries = self._entries(answer)
         return [Part(answer, shown, None, entries)] if shown or entries else []
 
@@ -122,7 +127,7 @@ class Reply:
         text = self._texts[answer]
         rest = tuple(text.finish())
         entries = self._entries(answer, ended=not text.stopped)
-        return [Part(answer, rest, "stop" if text.stopped else reason, entries)]
+        return [Part(answer, rest, "stop" if text.stopped else reason, entries, text.stop)]
 
     def _entries(self, answer: int, *, ended: bool = False) -> tuple[Entry, ...]:
         """Return the entries that are due by what is shown now; all that are left if it ended by itself."""
@@ -156,6 +161,7 @@ class WholeBody:
         self._pieces: list[list[Piece]] = [[] for _ in admitted.sequences]
         self._entries: list[list[Entry]] = [[] for _ in admitted.sequences]
         self._reasons: list[EndReason] = ["length"] * len(self._pieces)
+        self._stops: list[str | None] = [None] * len(self._pieces)
         self.held_bytes = 0
 
     async def gather(self) -> bytes:
@@ -164,8 +170,8 @@ class WholeBody:
             for part in await self._reply.parts():
                 self._add(part)
         answers = [
-            Answer(tuple(joined(pieces)), reason)
-            for pieces, reason in zip(self._pieces, self._reasons, strict=True)
+            Answer(tuple(joined(pieces)), reason, stop)
+            for pieces, reason, stop in zip(self._pieces, self._reasons, self._stops, strict=True)
         ]
         self.held_bytes = 0
         logprobs = self._reply.whole_logprobs(self._entries)
@@ -176,6 +182,7 @@ class WholeBody:
         self._pieces[part.answer] += part.pieces
         self._entries[part.answer] += part.entries
         self._reasons[part.answer] = part.reason or self._reasons[part.answer]
+        self._stops[part.answer] = part.stop
         chars = sum(map(chars_of, part.pieces))
         self.held_bytes += chars + sum(len(text) for entry in part.entries for text in entry)
 
@@ -230,12 +237,14 @@ class EventStream:
             if not sent:
                 raise
             self._failed = True
-            yield self._dialect.failed(failure_response(refusal, self._jitter))
+            yield self._stream.failed(failure_response(refusal, self._jitter))
             return
         yield self._stream.closing(self._reply.usage)
 
     def _blocks(self, parts: list[Part]) -> bytes:
         return b"".join(
-            self._stream.news(News(part.answer, part.pieces, part.reason, self._reply.logprobs(part.entries)))
+            self._stream.news(
+                News(part.answer, part.pieces, part.reason, self._reply.logprobs(part.entries), part.stop)
+            )
             for part in parts
         )

@@ -12,7 +12,9 @@ from typing import Any, Final, Self
 from tokenizers import Tokenizer
 
 from proxy.chat_template import ChatTemplate
+from proxy.fill_in import FillIn
 from proxy.formats.format import PLAIN, Format
+from proxy.formats.table import format_of
 from proxy.request import ChatPrompt
 from proxy.spelling import Spelling
 from shared.errors import InvalidRequest, ModelError
@@ -39,6 +41,16 @@ def _local_now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatFacts:
+    """What a model's chat template can show: tools, a switch for thinking, and these efforts of it."""
+
+    template: bool
+    tools: bool
+    thinking_switch: bool
+    reasoning_efforts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EncodedChat:
     """A conversation's ids. `thinks` says that they end inside a thought, which the answer goes on with."""
 
@@ -61,12 +73,16 @@ class TextModel:
         self.stop_ids = stop_ids
         self.format: Format = PLAIN
         self.spelling = Spelling(tokenizer)
+        self._fill_in = FillIn.of(tokenizer)
 
     @classmethod
-    def load(cls, folder: ModelFolder, now: Callable[[], datetime] = _local_now) -> Self:
+    def load(
+        cls, folder: ModelFolder, now: Callable[[], datetime] = _local_now, answer_format: str = ""
+    ) -> Self:
         """Read tokenizer.json, tokenizer_config.json and chat_template.jinja. ModelError says what's wrong.
 
-        `now` is what a template's strftime_now shows: by convention, local time.
+        `now` is what a template's strftime_now shows: by convention, local time. `answer_format` names how
+        the model writes thoughts and calls; empty: as its template does.
         """
         tokenizer = _tokenizer(folder.path / "tokenizer.json")
         config = _config(folder.path / "tokenizer_config.json")
@@ -76,21 +92,46 @@ class TextModel:
             template = None if source is None else ChatTemplate(source, words, now)
         except ModelError as problem:
             raise ModelError(f"{folder.path}: {problem}") from problem
-        return cls(tokenizer, template, _stop_ids(tokenizer, folder, words))
+        model = cls(tokenizer, template, _stop_ids(tokenizer, folder, words))
+        added = {token.content: id_ for id_, token in tokenizer.get_added_tokens_decoder().items()}
+        model.format = format_of(source, added, answer_format)
+        return model
 
     def encode_chat(self, prompt: ChatPrompt) -> EncodedChat:
         """Return the ids of messages in the template's words, which include its special tokens."""
         if self._template is None:
             message = "This model has no chat template; use /v1/completions."
             raise InvalidRequest(message, param="messages")
-        text = self._template.render(prompt.messages)
+        text = self._template.render(prompt)
         begins = self.format.thought[0]
         thinks = bool(begins) and text.rstrip().endswith(begins.strip())
         return EncodedChat(tuple(self._tokenizer.encode(text, add_special_tokens=False).ids), thinks)
 
-    def encode_text(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a plain text, with what the tokenizer puts before one (often bos_token)."""
-        return tuple(self._tokenizer.encode(text, add_special_tokens=True).ids)
+    @property
+    def chat(self) -> ChatFacts:
+        """What the template has variables for; nothing if there is none."""
+        template = self._template
+        if template is None:
+            return ChatFacts(False, False, False, ())
+        return ChatFacts(True, template.knows_tools, template.thinking_switch, template.efforts)
+
+    def encode_text(self, text: str, *, special: bool = True) -> tuple[int, ...]:
+        """Return the ids of a plain text, with what the tokenizer puts before one (often bos_token).
+
+        Unless `special`: then it's the text's own ids only.
+        """
+        return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)
+
+    def encode_between(self, text: str, suffix: str) -> tuple[int, ...]:
+        """Return the ids of a prompt for what stands between two texts; InvalidRequest if the model can't."""
+        if self._fill_in is None:
+            message = "'suffix' needs a model that fills in between two texts, which this one doesn't."
+            raise InvalidRequest(message, param="suffix")
+        return self._fill_in.ids(self._tokenizer, text, suffix)
+
+    def words(self, ids: Sequence[int]) -> list[str]:
+        """Return what the vocabulary calls each id, "" where it has no word."""
+        return [self._tokenizer.id_to_token(id_) or "" for id_ in ids]
 
     def decoder(self, format_: Format) -> Callable[[Sequence[int]], str]:
         """Return what turns ids into the text that a format's reader sees: its marks are in it."""
@@ -105,6 +146,10 @@ class TextModel:
             alike = list(part)
             texts += [marks[id_] for id_ in alike] if is_mark else [self.decode(alike)]
         return "".join(texts)
+
+    def decode_all(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, special tokens written out; ids that the tokenizer lacks have no text."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without special tokens; ids that the tokenizer lacks have no text."""

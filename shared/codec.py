@@ -10,12 +10,19 @@ import math
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgpack
 
 from shared.errors import FrameError
-from shared.limits import CONTEXT_TOKENS_MAX, FRAME_BYTES_MAX, RECORDS_MAX, TEXT_CHARS_MAX
+from shared.limits import (
+    CONTEXT_TOKENS_MAX,
+    FRAME_BYTES_MAX,
+    GRAMMAR_CHARS_MAX,
+    RECORDS_MAX,
+    TEXT_CHARS_MAX,
+    CharsMax,
+)
 from shared.messages import (
     PROTOCOL_VERSION,
     BackingOff,
@@ -59,6 +66,7 @@ _KINDS: Final[dict[int, type[Message]]] = {
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 
 _BYTES_A_CHAR: Final = 4
+_LONGEST_TEXT_CHARS: Final = max(TEXT_CHARS_MAX, GRAMMAR_CHARS_MAX)
 _FIRST_BUFFER_BYTES: Final = 1024
 
 Reader = Callable[[msgpack.Unpacker], Any]
@@ -115,7 +123,7 @@ def _open(frame: bytes) -> msgpack.Unpacker:
     source = msgpack.Unpacker(
         read_size=_FIRST_BUFFER_BYTES,
         max_buffer_size=FRAME_BYTES_MAX,
-        max_str_len=TEXT_CHARS_MAX * _BYTES_A_CHAR,
+        max_str_len=_LONGEST_TEXT_CHARS * _BYTES_A_CHAR,
         max_array_len=0,
         max_bin_len=0,
         max_map_len=0,
@@ -169,11 +177,14 @@ def _read_float(source: msgpack.Unpacker) -> float:
     return float(value)
 
 
-def _read_str(source: msgpack.Unpacker) -> str:
-    value = source.unpack()
-    if type(value) is not str or len(value) > TEXT_CHARS_MAX:
-        raise FrameError("not a short string")
-    return value
+def _text_reader(chars_max: int) -> Reader:
+    def read(source: msgpack.Unpacker) -> str:
+        value = source.unpack()
+        if type(value) is not str or len(value) > chars_max:
+            raise FrameError(f"not a string of at most {chars_max} characters")
+        return value
+
+    return read
 
 
 def _read_ints(source: msgpack.Unpacker) -> tuple[int, ...]:
@@ -212,13 +223,19 @@ _PLAIN_READERS: Final[dict[Any, Reader]] = {
     int: _read_int,
     bool: _read_bool,
     float: _read_float,
-    str: _read_str,
+    str: _text_reader(TEXT_CHARS_MAX),
 }
 
 
 def _reader_of(annotation: Any) -> Reader:
     if annotation in _PLAIN_READERS:
         return _PLAIN_READERS[annotation]
+    if get_origin(annotation) is Annotated:
+        kind, chars_max = get_args(annotation)
+        assert kind is str
+        assert isinstance(chars_max, CharsMax), f"the codec has no reader for {annotation}"
+        assert chars_max.chars <= _LONGEST_TEXT_CHARS
+        return _text_reader(chars_max.chars)
     if get_origin(annotation) is Literal:
         return _literal_reader(get_args(annotation))
     if get_origin(annotation) is tuple:
@@ -229,7 +246,7 @@ def _reader_of(annotation: Any) -> Reader:
 
 
 def _record_of(kind: Any) -> _Record:
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     return _Record(kind, tuple(_reader_of(hints[field.name]) for field in fields(kind)))
 
 

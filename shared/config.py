@@ -69,6 +69,11 @@ class ProxySettings(_Table):
     )
     quarantine_s: float = Field(3600.0, ge=1, le=7 * 86400, description="how long a request stays refused")
     quarantine_places: int = Field(1000, ge=1, le=100_000)
+    responses_hours: float = Field(24.0, gt=0, le=8760, description="how long a response is kept")
+    responses_mb: int = Field(64, ge=0, description="of kept responses; 0: none is kept")
+    answer_format: str = Field(
+        "", max_length=64, description="how thoughts and calls are written; empty: as the template has it"
+    )
     private_prefixes: bool = Field(False, description="no key shares beginnings of prompts with another one")
 
 

@@ -4,8 +4,10 @@ ForebayError
 ├── Refusal                      a client is told no, with a code and perhaps a time to come back
 │   ├── InvalidRequest           the request can't be served as it is, and never will be
 │   │   ├── ContextTooLong       more tokens than the model or the lane allows
-│   │   └── IdempotencyKeyReused another body under the same Idempotency-Key
+│   │   ├── IdempotencyKeyReused another body under the same Idempotency-Key
+│   │   └── PreviousNotFound     the response to go on from isn't kept here
 │   ├── ModelNotFound            no such model here
+│   ├── ResponseNotFound         no such response is kept here
 │   ├── Quarantined              it killed the worker when it ran alone
 │   ├── InvalidKey               no API key, or none that is known here
 │   ├── PermissionDenied         the key may not do this
@@ -55,6 +57,12 @@ class IdempotencyKeyReused(InvalidRequest):
     code = "idempotency_key_reused"
 
 
+class PreviousNotFound(InvalidRequest):
+    """A request goes on from a response that isn't kept here, or not any more."""
+
+    code = "previous_response_not_found"
+
+
 class Quarantined(Refusal):
     """The request killed the worker when it ran alone; it isn't run again for a while."""
 
@@ -65,6 +73,12 @@ class ModelNotFound(Refusal):
     """The request names a model that isn't served here."""
 
     code = "model_not_found"
+
+
+class ResponseNotFound(Refusal):
+    """A URL names a response that isn't kept here, or not any more, or is another key's."""
+
+    code = "response_not_found"
 
 
 class InvalidKey(Refusal):

@@ -1,5 +1,6 @@
 """Every bound of the system, with its unit, and the relations between them asserted."""
 
+from dataclasses import dataclass
 from typing import Final
 
 KIB: Final = 1024
@@ -13,6 +14,13 @@ def require(holds: bool, problem: str) -> None:
         raise ValueError(problem)
 
 
+@dataclass(frozen=True, slots=True)
+class CharsMax:
+    """Stands in a text field's annotation where the wire takes more than TEXT_CHARS_MAX characters."""
+
+    chars: int
+
+
 # HTTP, in the proxy.
 BODY_BYTES_MAX: Final = 16 * MIB
 BODY_DEPTH_MAX: Final = 64
@@ -24,8 +32,22 @@ MESSAGES_MAX: Final = 4096
 CHOICES_MAX: Final = 16
 PROMPTS_MAX: Final = 32
 SEQUENCES_PER_REQUEST_MAX: Final = 32
+TOKENIZING_MAX: Final = 64  # requests at a time that only tokenise
 STOPS_MAX: Final = 4
 STOP_CHARS_MAX: Final = 256
+STOP_SEQUENCES_MAX: Final = 32  # the same of Anthropic's endpoint, which documents no bound
+TOOLS_MAX: Final = 512
+TOOL_NAME_CHARS_MAX: Final = 128
+DESCRIPTION_CHARS_MAX: Final = 256 * KIB
+CALLS_PER_MESSAGE_MAX: Final = 512
+SHAPE_CHOICES_MAX: Final = 1024  # texts that an answer may be
+CHOICE_CHARS_MAX: Final = 4 * KIB
+TEMPLATE_OPTIONS_MAX: Final = 32  # further variables of a chat template's, from one request
+TEMPLATE_OPTION_CHARS_MAX: Final = 16 * KIB
+ITEM_ID_CHARS_MAX: Final = 128  # of a response, an item or a call, as clients send them
+METADATA_MAX: Final = 16
+METADATA_KEY_CHARS_MAX: Final = 64
+METADATA_VALUE_CHARS_MAX: Final = 512
 
 # Tokens and sampling.
 CONTEXT_TOKENS_MAX: Final = 1 << 20
@@ -47,6 +69,34 @@ PREFIX_BLOCKS_MAX: Final = 1 << 16  # that one worker keeps, in memory and on di
 PREFIX_NEWS_MAX: Final = 1 << 12  # blocks that one message tells of
 SALT_CHARS_MAX: Final = 64
 GRAMMAR_CHARS_MAX: Final = 512 * KIB
+
+# What answers are held to. Fuel is llguidance's unit of work; a millisecond burns some ten thousand.
+SCHEMA_CHARS_MAX: Final = 256 * KIB
+SCHEMA_PARTS_MAX: Final = 1 << 14  # values of any kind in one schema, names left out
+SCHEMA_LEVELS_MAX: Final = 1024  # of a schema and of all that its references lead to, together
+SCHEMA_DIVISOR_MAX: Final = 10_000
+SCHEMA_PROPERTIES_MAX: Final = 512  # of one object
+PATTERN_CHARS_MAX: Final = 1024  # of a regular expression, alone or in a schema
+PATTERN_PROPERTIES_MAX: Final = 64
+PATTERNS_MEETING_MAX: Final = 4  # that one string must match all of
+LARK_CHARS_MAX: Final = 32 * KIB
+LARK_RULES_MAX: Final = 256
+CALLS_MAX: Final = 128  # of tools, in one answer
+GRAMMAR_FUEL: Final = 300_000  # for a grammar's lexer when it is built
+GRAMMAR_STEP_FUEL: Final = 100_000  # for one token's mask
+GRAMMAR_STATES_MAX: Final = 50_000
+GRAMMAR_VERDICTS_MAX: Final = 1024  # that are remembered
+GRAMMAR_SYMBOLS_MAX: Final = 20_000  # compiling takes up to a second; it grows with their square
+GRAMMAR_ROW_ITEMS_MAX: Final = 2_000  # ways to read on that are open at one place of a text
+GRAMMAR_STEP_ITEMS_MAX: Final = 50_000  # some 3 ms
+
+# Chat templates. What may be done grows with what came in; these are for a prompt of nothing.
+TEMPLATE_CHARS_MAX: Final = MIB  # of a template itself
+TEMPLATE_WORK_MAX: Final = 1 << 18  # steps
+TEMPLATE_VALUE_CHARS_MAX: Final = MIB
+TEMPLATE_DEPTH_MAX: Final = 2 * BODY_DEPTH_MAX
+TEMPLATE_INTEGER_BITS_MAX: Final = 4096
+TEMPLATE_CPU_S_MAX: Final = 10.0
 
 # The wire. A msgpack integer of a token id takes at most 5 bytes.
 FRAME_BYTES_MAX: Final = 16 * MIB
@@ -75,8 +125,11 @@ PROGRESS_INTERVAL_S: Final = 1.0
 KEEPALIVE_INTERVAL_S: Final = 10.0
 
 assert 9 * 2 * PREFIX_NEWS_MAX < FRAME_BYTES_MAX
-assert 5 * 2 * CONTEXT_TOKENS_MAX < FRAME_BYTES_MAX, "a Submit of a full context must fit in a frame"
+assert 5 * 2 * CONTEXT_TOKENS_MAX + 4 * GRAMMAR_CHARS_MAX < FRAME_BYTES_MAX, (
+    "a Submit of a full context with the longest grammar must fit in a frame"
+)
 assert 1 + PARKS_MAX + RESUMES_MAX <= ATTEMPTS_MAX
 assert CHOICES_MAX <= SEQUENCES_PER_REQUEST_MAX
 assert PROMPTS_MAX <= SEQUENCES_PER_REQUEST_MAX
+assert SCHEMA_CHARS_MAX <= GRAMMAR_CHARS_MAX
 assert BODY_BYTES_MAX <= FRAME_BYTES_MAX

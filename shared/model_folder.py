@@ -10,6 +10,7 @@ from shared.errors import ModelError
 from shared.limits import CONTEXT_TOKENS_MAX, VOCABULARY_MAX
 
 DEMO_NAME: Final = "demo"
+TOKENIZER_FILE: Final = "tokenizer.json"
 DEMO_MODEL_NAME: Final = "SmolLM2-135M-Instruct"
 _CONTEXT_KEYS: Final = ("max_position_embeddings", "max_sequence_length", "seq_length", "n_positions")
 _CONTEXT_TOKENS_UNSAID: Final = 32_768
@@ -45,8 +46,8 @@ class ModelFolder:
         for file in weights:
             if not file.is_file():
                 raise ModelError(f"{file}: a link to nowhere")
-        if not (path / "tokenizer.json").is_file():
-            raise ModelError(f"{path}: no tokenizer.json")
+        if not (path / TOKENIZER_FILE).is_file():
+            raise ModelError(f"{path}: no {TOKENIZER_FILE}")
         return cls(
             path=path,
             name=name or str(config.get("forebay_name", path.name)),

@@ -4,7 +4,7 @@ import hashlib
 import math
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from shared.limits import (
     GRAMMAR_CHARS_MAX,
@@ -18,6 +18,7 @@ from shared.limits import (
     TEMPERATURE_MAX,
     TOP_LOGPROBS_MAX,
     VOCABULARY_MAX,
+    CharsMax,
 )
 
 GREEDY_BELOW: Final = 1e-5
@@ -37,8 +38,9 @@ class LogitBias:
 class Sampling:
     """How a token is drawn from the logits.
 
-    Applied in this order: logit biases, repetition penalty, presence and frequency penalty, temperature,
-    top_k, top_p, min_p. Temperature 0 takes the most likely token after the penalties and ignores the rest.
+    Applied in this order: logit biases, repetition penalty, presence and frequency penalty, grammar,
+    temperature, top_k, top_p, min_p. Temperature 0 takes the most likely token after the grammar and ignores
+    the rest.
     `top_k` 0 means no limit. `choice` tells apart the n answers to one prompt, which share a seed.
 
     The repetition penalty divides a positive logit and multiplies another one, of every token of prompt and
@@ -47,6 +49,9 @@ class Sampling:
 
     `top_logprobs` says how many alternatives to a token are wanted with their log probabilities; 0 the
     token's own only, -1 none. They are the model's own, before any of the above.
+
+    `grammar` is a grammar of the whole answer as llguidance reads it, "" for none: only tokens that it allows
+    at their place are drawn, and one that ends the answer only where the grammar may end.
     """
 
     temperature: float = 1.0
@@ -60,7 +65,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     logit_bias: tuple[LogitBias, ...] = ()
     top_logprobs: int = -1
-    grammar: str = ""
+    grammar: Annotated[str, CharsMax(GRAMMAR_CHARS_MAX)] = ""
 
     def __post_init__(self) -> None:
         for problem in self._problems():
@@ -98,6 +103,7 @@ class Sampling:
                 f"logit_bias must be in [-{LOGIT_BIAS_MAX}, {LOGIT_BIAS_MAX}]",
             ),
             (len(self.grammar) <= GRAMMAR_CHARS_MAX, f"grammar: more than {GRAMMAR_CHARS_MAX} characters"),
+            (_can_be_sent(self.grammar), "grammar: has half of a surrogate pair, which no text has"),
             (
                 -1 <= self.top_logprobs <= TOP_LOGPROBS_MAX,
                 f"top_logprobs must be in [-1, {TOP_LOGPROBS_MAX}]",
@@ -118,6 +124,11 @@ class Sampling:
     @property
     def wants_logprobs(self) -> bool:
         return self.top_logprobs >= 0
+
+
+def _can_be_sent(text: str) -> bool:
+    """Whether a text has an encoding: a JSON string can name characters that don't exist."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in set(text))
 
 
 def noise_key(seed: int, choice: int, position: int) -> tuple[int, int]:

@@ -10,19 +10,21 @@ from shared.limits import PING_INTERVAL_S, PINGS_MISSED_MAX
 from shared.messages import Cancel, Hello, Message, Park, Phase, Ping, Submit
 from worker.engine.batch_engine import BatchEngine
 from worker.first_runs import FirstRuns
+from worker.grammar_desk import GrammarDesk
 from worker.held_memory import HeldMemory
 from worker.inbox import Inbox
 from worker.outbox import Outbox
 from worker.plan import Chunk, Plan, StepTimes
 from worker.reporter import Reporter
 from worker.running import Running
-from worker.scheduler import Scheduler
+from worker.scheduler import Ended, Scheduler
+from worker.sequence import Phase as SequencePhase
 from worker.sequence import Sequence
 
 _IDLE_WAIT_S: Final = 0.25
 # Until the first Hello could be handed over: the socket connects within milliseconds, and answers wait.
 _CONNECTING_WAIT_S: Final = 0.02
-# While nothing is to be done but to look whether the disk has been read.
+# While nothing is to be done but to look whether the disk has been read, or a grammar compiled.
 _READING_WAIT_S: Final = 0.002
 _PROXY_SILENT_S: Final = PING_INTERVAL_S * PINGS_MISSED_MAX
 
@@ -40,6 +42,7 @@ class Parts:
     memory: HeldMemory
     reporter: Reporter
     first_runs: FirstRuns
+    grammars: GrammarDesk
 
 
 class Loop:
@@ -56,6 +59,7 @@ class Loop:
         self._memory = parts.memory
         self._reporter = parts.reporter
         self._first_runs = parts.first_runs
+        self._grammars = parts.grammars
         self._clock = clock
         self._step = 0
         self._heard_at = float("-inf")
@@ -76,11 +80,12 @@ class Loop:
             self._take(message)
         self._watch_proxy()
         self._watch_memory()
+        self._take_guides()
         if self._scheduler.will_prefill:
             self._read_all()
             self._begin()
         plan = self._scheduler.plan(self._clock.now())
-        only_waits = plan.idle and self._reads_disk
+        only_waits = plan.idle and (self._reads_disk or self._grammars.is_asked)
         self._tell_progress(plan)
         self._engine.drop(plan.dropped)
         if plan.chunks:
@@ -152,7 +157,7 @@ class Loop:
     def _rest(self, *, only_waits: bool) -> None:
         """Where there is nothing to do, say that nothing runs; sleep once nothing is to be dropped either.
 
-        While sequences only wait for the disk, sleep a moment at a time.
+        While sequences only wait for the disk or for their grammars, sleep a moment at a time.
         """
         if self._engine.under_way or (self._scheduler.names and not only_waits):
             return
@@ -160,6 +165,8 @@ class Loop:
         if only_waits:
             self._inbox.wait(_READING_WAIT_S)
         elif not self._scheduler.busy:
+            if self._greeted_at >= 0:
+                self._grammars.prepare()
             self._inbox.wait(_IDLE_WAIT_S if self._greeted_at >= 0 else _CONNECTING_WAIT_S)
 
     # --- the proxy ----------------------------------------------------------------------------------------
@@ -183,6 +190,24 @@ class Loop:
             self._outbox.send_failed(sequence, problem)
         else:
             self._scheduler.submit(sequence)
+            if sequence.awaits_guide:
+                self._grammars.ask(sequence)
+
+    def _take_guides(self) -> None:
+        """Let those begin whose grammars are compiled; end those that had said all that theirs allow."""
+        for sequence, guide in self._grammars.made():
+            if sequence.phase is not SequencePhase.WAITING:
+                continue  # it was cancelled meanwhile
+            if isinstance(guide, str):
+                self._scheduler.cancel(sequence.name)
+                self._outbox.send_failed(sequence, guide)
+            elif guide.ended:
+                self._scheduler.cancel(sequence.name)
+                ended = Ended(sequence, sequence.settled, "stop")
+                self._reporter.settled([ended])
+                self._outbox.send_finished(ended)
+            else:
+                self._scheduler.guide(sequence, guide)
 
     def _park(self, name: str) -> None:
         """Say Parked as the last word of this attempt; a step of it that is under way is not read for it."""

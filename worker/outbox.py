@@ -19,7 +19,7 @@ from shared.messages import (
 )
 from worker.engine.batch_engine import StepResult
 from worker.plan import Chunk
-from worker.scheduler import Emitted, Ended
+from worker.scheduler import Broke, Emitted, Ended, Outcome
 from worker.sequence import Sequence
 
 
@@ -56,7 +56,7 @@ class Outbox:
         """Tell what is kept in a Step without rows, if no Step has told it since."""
         self._send_step(step, 0.0, 0.0, ())
 
-    def send_step(self, step: int, result: StepResult, outcomes: Seq[Emitted | Ended]) -> None:
+    def send_step(self, step: int, result: StepResult, outcomes: Seq[Outcome]) -> None:
         """Tell all rows' tokens in one message, then who has ended."""
         emitted = [outcome for outcome in outcomes if isinstance(outcome, Emitted)]
         rows = tuple(
@@ -67,11 +67,14 @@ class Outbox:
         self._send_step(step, result.elapsed_ms, result.elapsed_ms / len(result.rows), rows, logprobs)
         for outcome in outcomes:
             if isinstance(outcome, Ended):
-                sequence = outcome.sequence
-                finished = Finished(
-                    self._epoch, sequence.name, sequence.attempt, outcome.index, outcome.reason
-                )
-                self.send(finished)
+                self.send_finished(outcome)
+            elif isinstance(outcome, Broke):
+                self.send_failed(outcome.sequence, outcome.problem)
+
+    def send_finished(self, ended: Ended) -> None:
+        """Tell that a sequence has ended by itself."""
+        sequence = ended.sequence
+        self.send(Finished(self._epoch, sequence.name, sequence.attempt, ended.index, ended.reason))
 
     def send_prefixes(self, added: Seq[int], gone: Seq[int]) -> None:
         """Tell which blocks of prompts are kept from now on, and which no more."""

@@ -20,7 +20,7 @@ from shared.clock import SystemClock
 from shared.errors import ModelError
 from shared.limits import GIB
 from shared.messages import Hello, Phase, Progress
-from shared.model_folder import ModelFolder
+from shared.model_folder import TOKENIZER_FILE, ModelFolder
 from shared.readings import MemoryReading
 from worker import memory
 from worker.engine import canary
@@ -29,6 +29,8 @@ from worker.engine.model import LoadedModel, load
 from worker.engine.stored_arrays import FORMAT, weights_digest
 from worker.first_runs import FIRST_RUN_MS, FirstRuns
 from worker.foreign_signals import ForeignSignals, ensure_blocked
+from worker.grammar import GrammarTokens
+from worker.grammar_desk import GrammarDesk
 from worker.held_memory import HeldMemory, MemorySources
 from worker.inbox import Inbox
 from worker.launch import EXIT_CANNOT_LOAD, EXIT_LOOP_EXCEPTION, EXIT_PLANNED, LaunchSpec, identity
@@ -185,6 +187,7 @@ class _Service:
             memory=held,
             reporter=Reporter(self._hello, outbox, report, held),
             first_runs=FirstRuns(ready.first_run_ms),
+            grammars=_grammars(Path(spec.folder), loaded.facts.vocabulary),
         )
         self._loop = Loop(self._hello, parts, clock=clock)
 
@@ -212,6 +215,10 @@ class _Service:
         if self._tier is not None:
             self._tier.close()
         self._log.info("ended as asked")
+
+
+def _grammars(folder: Path, vocabulary: int) -> GrammarDesk:
+    return GrammarDesk(lambda: GrammarTokens.read(folder / TOKENIZER_FILE, vocabulary))
 
 
 def _disk_tier(spec: LaunchSpec, loaded: LoadedModel, log: logs.Logger) -> DiskTier | None:

@@ -9,7 +9,7 @@ from shared.messages import Hello, Phase, Progress
 from shared.readings import PrefixReading
 from worker.held_memory import HeldMemory
 from worker.outbox import Outbox
-from worker.scheduler import Emitted, Ended
+from worker.scheduler import Emitted, Ended, Outcome
 
 # The proxy hears at once of a budget that has fallen by more than this share of the full one.
 _BUDGET_FALL_SHARE: Final = 0.01
@@ -36,7 +36,7 @@ class Reporter:
     def pinged(self, number: int) -> None:
         self._ping = number
 
-    def settled(self, outcomes: Seq[Emitted | Ended]) -> None:
+    def settled(self, outcomes: Seq[Outcome]) -> None:
         """Count a step's tokens and the answers it ended."""
         self._tokens += sum(isinstance(outcome, Emitted) for outcome in outcomes)
         self._answers += sum(isinstance(outcome, Ended) for outcome in outcomes)

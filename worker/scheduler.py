@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from shared.messages import FinishReason
 from shared.model_facts import Reuse
 from worker.checkpoints import checkpoints_of
+from worker.grammar import Guide
 from worker.plan import UNBOUNDED, Chunk, ChunkBound, Plan, StepTimes
 from worker.prefill_order import PrefillOrder
 from worker.prefix_waits import PrefixWaits
@@ -35,6 +36,17 @@ class Ended:
     sequence: Sequence
     index: int
     reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """A sequence can't go on, though others can; `problem` says why."""
+
+    sequence: Sequence
+    problem: str
+
+
+Outcome = Emitted | Ended | Broke
 
 
 class Scheduler:
@@ -94,6 +106,11 @@ class Scheduler:
         """From now on let a piece of prefill take only this share of its quantum."""
         self._order.quantum_share = share
 
+    def guide(self, sequence: Sequence, guide: Guide) -> None:
+        """Let a sequence begin whose guide is made."""
+        sequence.guide = guide
+        sequence.awaits_guide = False
+
     def cancel_all(self) -> None:
         for sequence in list(self._known.values()):
             self._drop(sequence)
@@ -106,7 +123,7 @@ class Scheduler:
     def will_prefill(self) -> bool:
         """Whether somebody prefills or begins in the next plan, or would if what it needs were there."""
         has_slot = len(self._prefilling) + len(self._decoding) < self._slots
-        return bool(self._prefilling) or (bool(self._waiting) and has_slot)
+        return bool(self._prefilling) or (has_slot and any(self._startable()))
 
     @property
     def busy(self) -> bool:
@@ -169,29 +186,42 @@ class Scheduler:
         fixed_ms = self._times.prefill_fixed_ms if chunks else 0.0
         return self._times.decode_ms(len(rows)) + prefill_ms + fixed_ms
 
-    def settle(self, rows: Seq[Sequence], tokens: Seq[int]) -> list[Emitted | Ended]:
+    def settle(self, rows: Seq[Sequence], tokens: Seq[int]) -> list[Outcome]:
         """Take a step's tokens, one a row. Rows that were dropped since it was launched say nothing."""
-        outcomes: list[Emitted | Ended] = []
+        outcomes: list[Outcome] = []
         for sequence, token in zip(rows, tokens, strict=True):
             if sequence.phase is Phase.DECODE:
                 sequence.said.append(token)
                 outcomes.extend(self._settle_one(sequence, token))
         return outcomes
 
-    def _settle_one(self, sequence: Sequence, token: int) -> Iterator[Emitted | Ended]:
+    def _settle_one(self, sequence: Sequence, token: int) -> Iterator[Outcome]:
+        guide = sequence.guide
+        if guide is not None and guide.problem:
+            self._drop(sequence)
+            yield Broke(sequence, guide.problem)
+            return
         if token in sequence.stop_ids:
             self._drop(sequence)
             yield Ended(sequence, sequence.settled, "stop")
             return
         yield Emitted(sequence, sequence.settled, token)
         sequence.settled += 1
-        if sequence.settled == sequence.max_tokens:
+        if guide is not None and guide.ended:
+            self._drop(sequence)
+            yield Ended(sequence, sequence.settled, "stop")
+        elif sequence.settled == sequence.max_tokens:
             self._drop(sequence)
             yield Ended(sequence, sequence.settled, "length")
 
+    def _startable(self) -> Iterator[Sequence]:
+        return (sequence for sequence in self._waiting if not sequence.awaits_guide)
+
     def _fill_slots(self) -> None:
-        while self._waiting and len(self._prefilling) + len(self._decoding) < self._slots:
-            sequence = min(self._waiting, key=lambda waiting: waiting.rank)
+        while len(self._prefilling) + len(self._decoding) < self._slots:
+            sequence = min(self._startable(), key=lambda waiting: waiting.rank, default=None)
+            if sequence is None:
+                return
             self._waiting.remove(sequence)
             sequence.phase = Phase.PREFILL
             self._prefilling.append(sequence)

@@ -7,6 +7,7 @@ from typing import Self
 from shared.messages import Submit
 from shared.prefix_chain import keys_of, root_key
 from shared.sampling import Sampling
+from worker.grammar import Guide
 
 
 class Phase(Enum):
@@ -31,6 +32,9 @@ class Sequence:
     `begun` says that its prefill has: its first `cached` tokens were there already, kept from prompts of the
     same `salt`. `said` are the tokens that were read for it since, with the one that ended it. Prefill stops
     at each of its `checkpoints`, counts of tokens behind which its state is kept.
+
+    Where its answer has a grammar, `guide` is its place in it. Until that is made it `awaits_guide`, and
+    can't begin.
     """
 
     name: str
@@ -52,6 +56,8 @@ class Sequence:
     cached: int = 0
     said: list[int] = field(default_factory=list)
     checkpoints: tuple[int, ...] = ()
+    guide: Guide | None = None
+    awaits_guide: bool = False
     _keys: list[bytes] | None = field(default=None, repr=False)
 
     @classmethod
@@ -72,6 +78,7 @@ class Sequence:
             quantum_ms=submit.quantum_ms,
             emitted=emitted,
             salt=submit.salt,
+            awaits_guide=bool(submit.sampling.grammar),
         )
 
     def begin(self, cached: int) -> None:

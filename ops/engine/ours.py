@@ -11,11 +11,14 @@ from shared.messages import Submit
 from worker import memory
 from worker.engine.batch_engine import BatchEngine
 from worker.engine.model import LoadedModel
+from worker.grammar import Guide
+from worker.grammar_desk import GrammarDesk
 from worker.plan import StepTimes
 from worker.scheduler import Emitted, Scheduler
 from worker.sequence import Sequence
 
 _SHARE_OF_MEMORY = 0.8  # as the worker's settings have it
+_COMPILING_WAIT_S = 0.001
 
 
 class Ours:
@@ -23,7 +26,7 @@ class Ours:
 
     Of beginnings of prompts up to `kept_share` of the bytes for KV caches is kept, and no more than
     `kept_bytes_max`; one of `share_tokens` or more is waited for. `said` are each row's tokens; `cached` is
-    how many of its prompt's were there.
+    how many of its prompt's were there. `grammars` compiles the rows' grammars, if any has one.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Ours:
         share_tokens: int = 0,
         kept_share: float = 0.0,
         kept_bytes_max: float = math.inf,
+        grammars: GrammarDesk | None = None,
     ) -> None:
         self.said: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}
@@ -48,6 +52,7 @@ class Ours:
         budget = memory.budget(device, _SHARE_OF_MEMORY, None, weights_bytes, reserve.nbytes)
         self._times = times
         self._quantum_ms = quantum_ms
+        self._grammars = grammars
         self._scheduler = Scheduler(
             slots, times, reserve.bound, reuse=loaded.facts.reuse, share_tokens=share_tokens
         )
@@ -69,7 +74,20 @@ class Ours:
                 rank=0,
                 quantum_ms=self._quantum_ms,
             )
-            self._scheduler.submit(Sequence.of(submit, time.perf_counter()))
+            sequence = Sequence.of(submit, time.perf_counter())
+            self._scheduler.submit(sequence)
+            if sequence.awaits_guide:
+                self._guide(sequence)
+
+    def _guide(self, sequence: Sequence) -> None:
+        """Wait until its grammar is compiled, which is no part of what is measured."""
+        assert self._grammars is not None, "grammars need a desk"
+        self._grammars.ask(sequence)
+        while not (made := self._grammars.made()):
+            time.sleep(_COMPILING_WAIT_S)
+        [(_, guide)] = made
+        assert isinstance(guide, Guide), guide
+        self._scheduler.guide(sequence, guide)
 
     def turn(self) -> list[Token]:
         """Do what worker.loop.Loop.turn does: no token waits for a prefill, one step stays under way."""

@@ -74,7 +74,7 @@ def pieces(model: str, fingerprint: str, text: str, tokens: int) -> Pieces:
     ending = block(chunks.ending(0, "length")) + block(chunks.usage(Usage(tokens, tokens))) + DONE
     return Pieces(
         opening=_STREAM_HEAD + b"".join(chunked(block(body)) for body in chunks.opening(0)),
-        token=chunked(TextBlocks(chunks, 0).block(text)),
+        token=chunked(TextBlocks(chunks.text, 0).block(text)),
         ending=chunked(ending) + _LAST_CHUNK,
     )
 

@@ -27,20 +27,25 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Some pieces of one answer; `reason` is set on its last news. `logprobs` is JSON, "null" for none."""
+    """Some pieces of one answer; `reason` is set on its last news, and `stop` if a stop string ended it.
+
+    `logprobs` is JSON, "null" for none.
+    """
 
     answer: int
     pieces: tuple[Piece, ...]
     reason: EndReason | None
     logprobs: str = "null"
+    stop: str | None = None
 
 
 class AnswerStream(Protocol):
-    """One request's event stream, in bytes: `opening`, news, and `closing` unless it fails."""
+    """One request's event stream, in bytes: `opening`, news, and `closing` or, if it fails, `failed`."""
 
     def opening(self, usage: Usage) -> bytes: ...
     def news(self, news: News) -> bytes: ...
     def closing(self, usage: Usage) -> bytes: ...
+    def failed(self, failure: Failure) -> bytes: ...
 
 
 class Dialect(Protocol):
@@ -48,7 +53,8 @@ class Dialect(Protocol):
 
     `continues` says that answers go on in the prompt's text, and don't begin one of their own. `whole`
     returns the body of answers that all ended, as JSON; `logprobs` are theirs, as JSON, if they were asked
-    for. `failed` returns the event of a stream that fails after something of it was sent.
+    for. `failed` returns the event of a stream that was heard from a recording, and of which nothing else is
+    known where it fails.
     """
 
     id_prefix: str

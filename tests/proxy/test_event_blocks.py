@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.answer import Answer, Text, Usage
+from proxy.answer import Answer, Call, Text, Thought, Usage
 from proxy.bodies import ChatChunks, CompletionChunks, chat_completion, text_completion
 from proxy.dialects.dialect import Head
 from proxy.event_blocks import TextBlocks, block, encoded
@@ -39,7 +39,16 @@ def plain(body):
 )
 def test_a_text_put_into_its_block_is_what_the_whole_chunk_would_be(kind, model, text, index, asked):
     chunks = kind(Head("id-1", 1_760_000_000, model, "fb_1", "default"), include_usage=asked)
-    assert TextBlocks(chunks, index).block(text) == plain(chunks.text(index, text))
+    assert TextBlocks(chunks.text, index).block(text) == plain(chunks.text(index, text))
+
+
+@settings(deadline=None)
+@given(model=NAME.filter(lambda name: name != "\0"), text=NAME, logprobs=NAME | st.none())
+def test_a_thought_is_put_into_both_its_places(model, text, logprobs):
+    chunks = ChatChunks(Head("id-1", 1_760_000_000, model, "fb_1", "default"), include_usage=True)
+    chunk = chunks.thought(3, text)
+    chunk["choices"][0]["logprobs"] = logprobs
+    assert TextBlocks(chunks.thought, 3).block(text, json.dumps(logprobs, ensure_ascii=False)) == plain(chunk)
 
 
 @pytest.mark.parametrize("kind", [ChatChunks, CompletionChunks])
@@ -49,18 +58,23 @@ def test_log_probabilities_take_the_place_of_a_chunks_null(kind, model, text, lo
     chunks = kind(Head("id-1", 1_760_000_000, model, "fb_1", "default"), include_usage=asked)
     given_json = json.dumps({"content": logprobs})
     for sent, chunk in (
-        (TextBlocks(chunks, 3).block(text, given_json), chunks.text(3, text)),
+        (TextBlocks(chunks.text, 3).block(text, given_json), chunks.text(3, text)),
         (block(chunks.ending(3, "stop"), given_json), chunks.ending(3, "stop")),
+        *((block(call, given_json), call) for call in _calls(chunks, text)),
     ):
         chunk["choices"][0]["logprobs"] = {"content": logprobs}
         assert json.loads(sent.removeprefix(b"data: ")) == chunk
+
+
+def _calls(chunks, text):
+    return chunks.call(3, 0, Call("look", text)) if isinstance(chunks, ChatChunks) else []
 
 
 @pytest.mark.parametrize("build", [chat_completion, text_completion])
 @settings(deadline=None)
 @given(st.lists(st.tuples(NAME, NAME | st.none()), min_size=1, max_size=4), NAME)
 def test_each_choice_of_a_whole_body_gets_its_own(build, choices, model):
-    answers = [Answer((Text(text),), "stop") for text, _ in choices]
+    answers = [Answer((Text(text), Thought(text), Call("look", text)), "stop") for text, _ in choices]
     body = build(Head("id-1", 1_760_000_000, model, "fb_1", "default"), answers, Usage(1, 2))
     assert json.loads(encoded(body)) == body
     given_json = [json.dumps(logprobs) for _, logprobs in choices]

@@ -28,6 +28,7 @@ def test_a_client_that_tries_again_asks_the_same_whatever_seed_is_drawn_for_it(c
         *({"temperature": 0.8}, {"top_p": 0.8}, {"top_k": 21}, {"min_p": 0.2}, {"temperature": 0.0}),
         *({"repetition_penalty": 1.1}, {"presence_penalty": 1.1}, {"frequency_penalty": 1.1}),
         *({"logit_bias": (LogitBias(5, 1.0),)}, {"top_logprobs": 0}, {"top_logprobs": 5}),
+        {"grammar": 'start: "a"'},
     ],
 )
 def test_another_way_to_draw_is_another_request(changes):
@@ -41,6 +42,8 @@ def test_the_options_tell_requests_apart_by_name_and_value():
         *({"logit_bias": (LogitBias(token, bias),)} for token in (5, 6) for bias in (0.0, 1.0)),
         {"logit_bias": (LogitBias(5, 1.0), LogitBias(6, 1.0))},
         *({"top_logprobs": tops} for tops in (0, 1)),
+        *({"grammar": f'start: "{word}"'} for word in ("a", "b")),
+        {"grammar": 'start: "a"', "top_logprobs": 0},
     ]
     prints = {fingerprint((1, 2), 4, replace(PLAIN, **each)) for each in options}
     assert len(prints) == len(options)

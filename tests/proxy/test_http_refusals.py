@@ -63,7 +63,7 @@ def check_refusal(answered, status, code, param=None):
         (COMPLETIONS, completion(n=17), "n"),
         (CHAT, chat(messages=[]), "messages"),
         (CHAT, chat(temperature=-1), "temperature"),
-        (CHAT, chat(response_format={"type": "banana"}), "response_format"),
+        (CHAT, chat(response_format={"type": "banana"}), "response_format.type"),
         (CHAT, chat(max_tokens=0), "max_tokens"),
         (CHAT, chat(no_such_field=1), "no_such_field"),
     ],

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.parse import HARMLESS, parse_chat, parse_completion
+from proxy.dialects.openai_chat import parse_chat
+from proxy.dialects.openai_completions import parse_completion
+from proxy.dialects.openai_fields import HARMLESS
 from proxy.request import Parsed
 from shared.errors import InvalidRequest
 from shared.limits import (
@@ -137,7 +139,7 @@ def test_numbers_that_are_none_are_refused_by_field(text, field):
         ("stream_options", [], "'stream_options' must be an object."),
         ("tempratur", 1, "'tempratur' is no field known here; did you mean 'temperature'?"),
         ("frobnicate", None, "'frobnicate' is no field known here."),
-        ("best_of", 2, "'best_of' isn't supported by this server; leave it out."),
+        ("best_of", 2, "'best_of' must be the same as 'n': no answers are thrown away here."),
     ],
 )
 def test_the_refusal_is_one_plain_sentence(parse, field, value, said):
@@ -176,7 +178,13 @@ def test_one_stop_string_is_a_list_of_one_and_repeats_count_once(parse):
 
 
 @pytest.mark.parametrize(
-    ("options", "wished"), [({}, False), ({"include_usage": True}, True), ({"include_usage": False}, False)]
+    ("options", "wished"),
+    [
+        ({}, False),
+        ({"include_usage": True}, True),
+        ({"include_usage": False}, False),
+        ({"include_usage": True, "include_obfuscation": False}, True),
+    ],
 )
 def test_usage_is_wished_only_when_said_so(parse, options, wished):
     assert parse(stream=True, stream_options=options).include_usage is wished
@@ -188,6 +196,7 @@ def test_usage_is_wished_only_when_said_so(parse, options, wished):
         ({"stream_options": {}}, "stream_options"),
         ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ({"stream": True, "stream_options": {"obfuscation": True}}, "stream_options.obfuscation"),
         ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
         ({"stream": True, "stream_options": "include_usage"}, "stream_options"),
     ],
@@ -231,6 +240,12 @@ def test_what_asks_for_nothing_is_accepted(parse, field, value):
     assert parse(**{field: value}) == parse()
 
 
+def test_the_best_of_all_answers_are_all_of_them(parse):
+    assert parse(best_of=3, n=3) == parse(n=3)
+    with pytest.raises(InvalidRequest):
+        parse(best_of=1, n=3)
+
+
 @pytest.mark.parametrize("key", ["", "k", "x" * 1024, "ключ\n漢字"])
 def test_a_cache_key_is_taken_as_it_is(parse, key):
     assert parse(prompt_cache_key=key).prompt_cache_key == key
@@ -256,10 +271,13 @@ def test_a_cache_key_that_is_no_text_or_too_long_is_refused_by_its_name(parse, k
 
 SAMPLING = ["n", "seed", "stop", "top_k", "temperature", "max_tokens", "max_completion_tokens", "logit_bias"]
 NEWER = ["repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "5", "05"]
+CHATS = ["tools", "tool_choice", "tool_calls", "function", "functions", "function_call", "name", "arguments"]
+FORMS = ["response_format", "json_schema", "schema", "guided_json", "structured_outputs", "json", "choice"]
+THOUGHTS = ["reasoning", "reasoning_effort", "effort", "enable_thinking", "chat_template_kwargs", "echo"]
 SHAPE = ["model", "prompt", "messages", "role", "content", "type", "text", "stream", "stream_options", "x"]
-FIELDS = st.sampled_from([*SAMPLING, *NEWER, *SHAPE])
+FIELDS = st.sampled_from([*SAMPLING, *NEWER, *CHATS, *FORMS, *THOUGHTS, *SHAPE])
 LEAVES = st.sampled_from(
-    [None, True, False, 0, 1, -1, 1.5, 2**70, 10**400, 1e308, "", "user", "text", "tool"]
+    [None, True, False, 0, 1, -1, 1.5, 2**70, 10**400, 1e308, "", "user", "text", "tool", "function", "none"]
 )
 VALUES = st.recursive(
     LEAVES,

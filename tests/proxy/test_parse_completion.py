@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from proxy.parse import parse_completion
+from proxy.dialects.openai_completions import ECHO, parse_completion
 from proxy.request import IdsPrompt, TextPrompt
 from shared.errors import InvalidRequest
 from shared.limits import PROMPTS_MAX, SEQUENCES_PER_REQUEST_MAX, VOCABULARY_MAX
@@ -81,7 +81,13 @@ def test_prompts_times_n_is_bounded():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("echo", True), ("suffix", "b"), ("top_logprobs", 5), ("messages", []), ("max_completion_tokens", 5)],
+    [
+        ("tools", []),
+        ("reasoning_effort", "low"),
+        ("top_logprobs", 5),
+        ("messages", []),
+        ("max_completion_tokens", 5),
+    ],
 )
 def test_an_option_that_is_not_honoured_is_refused(field, value):
     assert refused_field(prompt="a", **{field: value}) == field
@@ -90,3 +96,26 @@ def test_an_option_that_is_not_honoured_is_refused(field, value):
 @pytest.mark.parametrize(("field", "value"), [("echo", False), ("suffix", ""), ("suffix", None)])
 def test_an_option_that_asks_for_nothing_is_accepted(field, value):
     assert parse(prompt="a", **{field: value}) == parse(prompt="a")
+
+
+def test_an_answer_that_fills_in_has_the_text_behind_it_in_each_prompt():
+    assert parse(prompt=["a", "b"], suffix="c").prompts == (TextPrompt("a", "c"), TextPrompt("b", "c"))
+
+
+def test_an_echo_is_wished_only_when_said_so():
+    assert parse(prompt="a", echo=True).extras == {ECHO: True}
+    assert parse(prompt="a", echo=False).extras == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": [5, 6], "echo": True}, "echo"),
+        ({"prompt": [[5], [6]], "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "echo": True, "logprobs": 0}, "echo"),
+        ({"prompt": "a", "echo": 1}, "echo"),
+        ({"prompt": "a", "suffix": 5}, "suffix"),
+    ],
+)
+def test_an_echo_and_a_suffix_need_prompts_of_text(fields, param):
+    assert refused_field(**fields) == param

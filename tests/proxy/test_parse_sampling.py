@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.parse import parse_chat, parse_completion
+from proxy.dialects.openai_chat import parse_chat
+from proxy.dialects.openai_completions import parse_completion
 from shared.errors import InvalidRequest
 from shared.limits import LOGIT_BIASES_MAX, TOP_LOGPROBS_MAX, VOCABULARY_MAX
 from shared.sampling import LogitBias

@@ -14,6 +14,13 @@ def before_first_stop(text, stops):
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
 
 
+def first_of(text, stops):
+    """What ended it, said in one line: the stop that begins first, and of those at one place the shortest."""
+    return min(
+        (stop for stop in stops if stop in text), key=lambda stop: (text.find(stop), len(stop)), default=None
+    )
+
+
 def shown(filter_, pieces):
     return "".join(map(filter_.feed, pieces)) + filter_.finish()
 
@@ -29,6 +36,7 @@ def test_every_cutting_of_a_text_ends_before_the_stop_that_begins_first(text, st
     filter_ = StopFilter(stops)
     assert shown(filter_, pieces) == before_first_stop(text, stops)
     assert filter_.stopped == any(stop in text for stop in stops)
+    assert filter_.matched == first_of(text, stops)
 
 
 @given(TINY, STOPS)
@@ -67,6 +75,15 @@ def test_a_stop_ends_the_text_as_soon_as_it_is_there():
     filter_ = StopFilter(("ab", "abc"))
     assert filter_.feed("xab") == "x"
     assert filter_.stopped
+
+
+@pytest.mark.parametrize("stops", [("abc", "ab", "bc"), ("ab", "bc", "abc")])
+@pytest.mark.parametrize("pieces", [["xabc"], ["xa", "bc"], ["x", "a", "b", "c"]])
+def test_of_stops_at_one_place_the_one_that_ends_first_is_named_however_the_text_is_cut(stops, pieces):
+    filter_ = StopFilter(stops)
+    assert filter_.matched is None
+    assert shown(filter_, pieces) == "x"
+    assert filter_.matched == "ab"
 
 
 def test_nothing_is_shown_after_a_stop():

@@ -32,7 +32,7 @@ REFUSED = [
     ("chat/completions", chat("x", presence_penalty=2.1), "presence_penalty"),
     ("chat/completions", chat("x", top_logprobs=2), "top_logprobs"),
     ("completions", completion(banana=1), "banana"),
-    ("chat/completions", chat("x", response_format={"type": "banana"}), "response_format"),
+    ("chat/completions", chat("x", response_format={"type": "banana"}), "response_format.type"),
     ("chat/completions", {"model": MODEL, "messages": []}, "messages"),
     ("chat/completions", chat("x", n=0), "n"),
     ("chat/completions", chat("x", max_tokens=0), "max_tokens"),

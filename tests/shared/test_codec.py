@@ -3,7 +3,7 @@
 import tracemalloc
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import msgpack
 import pytest
@@ -67,6 +67,7 @@ BOUNDED = {
     "quantum_ms": st.floats(0, limits.QUANTUM_MS_MAX, exclude_min=True),
     **dict.fromkeys(("tokens", "cached", "shares_from"), st.integers(0, limits.CONTEXT_TOKENS_MAX)),
     **dict.fromkeys(("added", "gone"), st.lists(st.integers(0, (1 << 62) - 1), max_size=20).map(tuple)),
+    "grammar": st.text(max_size=40) | st.just("ü" * limits.GRAMMAR_CHARS_MAX),
     "salt": st.text(max_size=limits.SALT_CHARS_MAX),
     **dict.fromkeys(("step_ms", "row_ms", "gpu_ms"), TIMES),
     **dict.fromkeys(("prefill_ms_per_token", "decode_ms_per_step"), TIMES),
@@ -188,7 +189,7 @@ def test_a_frame_cut_anywhere_or_with_more_behind_it_is_refused(sample):
 def places(kind, parts, path=()):
     """Yield (path, annotation) of every field in a frame's array, those of nested records too."""
     for place, field in enumerate(fields(kind)):
-        annotation = get_type_hints(kind)[field.name]
+        annotation = get_type_hints(kind, include_extras=True)[field.name]
         here = (*path, place)
         yield here, annotation
         inner = get_args(annotation)[:1] if get_origin(annotation) is tuple else ()
@@ -217,8 +218,9 @@ def wrong_for(annotation):
         anything += [1.0, 0.5]
     if annotation is bool:
         anything += [0, 1, "true", []]
-    if annotation is str:
-        anything += [1, True, [], "x" * (limits.TEXT_CHARS_MAX + 1)]
+    if annotation is str or get_origin(annotation) is Annotated:
+        most = get_args(annotation)[1].chars if annotation is not str else limits.TEXT_CHARS_MAX
+        anything += [1, True, [], "x" * (most + 1)]
     if get_origin(annotation) is Literal:
         anything += [0, "", "x", "stop ", []]
     if get_origin(annotation) is tuple:
@@ -312,6 +314,13 @@ def test_a_message_over_the_limit_is_not_made():
     row = StepRow("x" * limits.NAME_CHARS_MAX, 1, 0, 5)
     with pytest.raises(ValueError, match=str(limits.FRAME_BYTES_MAX)):
         encode(Step(1, 1, 1.0, 1.0, (row,) * 150_000, ()))
+
+
+def test_the_longest_grammar_goes_through_with_the_longest_context():
+    ids = (limits.VOCABULARY_MAX - 1,) * limits.CONTEXT_TOKENS_MAX
+    sampling = Sampling(grammar="\U0001f332" * limits.GRAMMAR_CHARS_MAX)
+    submit = Submit(1, "a", 1, ids, ids[1:], limits.CONTEXT_TOKENS_MAX, (1,) * 100, sampling, 0, 1.0)
+    assert decode(encode(submit)) == submit
 
 
 def test_the_largest_submit_of_all_goes_through():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.limits import SEED_MAX, SEED_MIN, TEMPERATURE_MAX, VOCABULARY_MAX
+from shared.limits import GRAMMAR_CHARS_MAX, SEED_MAX, SEED_MIN, TEMPERATURE_MAX, VOCABULARY_MAX
 from shared.sampling import Sampling, noise_key
 
 SEEDS = st.integers(SEED_MIN, SEED_MAX)
@@ -39,6 +39,12 @@ def test_a_parameter_out_of_bounds_is_refused(field, value):
         Sampling(**{field: value})
 
 
+@pytest.mark.parametrize("grammar", ["x" * (GRAMMAR_CHARS_MAX + 1), 'start: "\ud800"'])
+def test_a_grammar_that_is_too_long_or_no_text_is_refused(grammar):
+    with pytest.raises(ValueError, match="grammar"):
+        Sampling(grammar=grammar)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -51,6 +57,7 @@ def test_a_parameter_out_of_bounds_is_refused(field, value):
         {"seed": SEED_MIN},
         {"seed": SEED_MAX},
         {"choice": (1 << 32) - 1},
+        {"grammar": "ü" * GRAMMAR_CHARS_MAX},
     ],
 )
 def test_the_bounds_themselves_are_allowed(fields):

@@ -65,6 +65,7 @@ SAMPLING = Sampling(
     frequency_penalty=-0.5,
     logit_bias=(LogitBias(5, 2.5),),
     top_logprobs=2,
+    grammar='start: "a"',
 )
 
 SAMPLES = (

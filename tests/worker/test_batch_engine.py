@@ -227,10 +227,15 @@ def count_redraws(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     draw_again = BatchSampler.draw_again
 
     def counted(
-        sampler: BatchSampler, logits: mx.array, keys: list[NoiseKey], draw: Draw, before: History
+        sampler: BatchSampler,
+        logits: mx.array,
+        keys: list[NoiseKey],
+        draw: Draw,
+        before: History,
+        masks: mx.array | None,
     ) -> Draw:
         redraws.append(logits.shape[0])
-        return draw_again(sampler, logits, keys, draw, before)
+        return draw_again(sampler, logits, keys, draw, before, masks)
 
     monkeypatch.setattr(BatchSampler, "draw_again", counted)
     return redraws

@@ -11,9 +11,11 @@ from shared.messages import Hello, ManifestRow, Message, Ping, Progress, Submit
 from shared.model_facts import ModelFacts
 from shared.readings import MemoryReading, PrefixReading
 from shared.sampling import Sampling
+from tests.worker.tiny_grammars import tiny_desk
 from tests.worker.workbench import FalseChannel, SteadyTimes
 from worker.engine.batch_engine import StepResult
 from worker.first_runs import FirstRuns
+from worker.grammar_desk import GrammarDesk
 from worker.held_memory import HeldMemory, MemorySources
 from worker.inbox import Inbox
 from worker.loop import Loop, Parts
@@ -138,6 +140,7 @@ class Turned:
         engine: FalseEngine | None = None,
         first_run_ms: float = 0.0,
         share_tokens: int = 0,
+        grammars: GrammarDesk | None = None,
     ) -> None:
         self.channel = FalseChannel()
         self.clock = FalseClock(1000.0)
@@ -163,6 +166,7 @@ class Turned:
             memory=watch,
             reporter=Reporter(HELLO, outbox, self.reports.append, watch),
             first_runs=FirstRuns(first_run_ms),
+            grammars=grammars or tiny_desk(),
         )
         self.loop = Loop(HELLO, parts, clock=self.clock)
 

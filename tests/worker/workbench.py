@@ -22,9 +22,11 @@ from shared.messages import (
 )
 from shared.readings import MemoryReading
 from shared.sampling import Sampling
+from tests.worker.tiny_grammars import tiny_desk
 from worker.engine.batch_engine import BatchEngine
 from worker.engine.model import LoadedModel
 from worker.first_runs import FirstRuns
+from worker.grammar_desk import GrammarDesk
 from worker.held_memory import HeldMemory, MemorySources
 from worker.inbox import Inbox
 from worker.loop import Loop, Parts
@@ -107,6 +109,7 @@ class Workbench:
         chunk_tokens_max: int = CHUNK_TOKENS_MAX,
         kept_bytes_max: int = 0,
         tier: DiskTier | None = None,
+        grammars: GrammarDesk | None = None,
     ) -> None:
         self.kv_bytes_max = kv_bytes_max
         self.quantum_ms = quantum_ms
@@ -139,6 +142,7 @@ class Workbench:
             memory=watch,
             reporter=Reporter(hello, outbox, self.progress.append, watch),
             first_runs=FirstRuns(0.0),
+            grammars=grammars or tiny_desk(),
         )
         self.loop = Loop(hello, parts, clock=self.clock)
         self.answers: dict[str, list[int]] = {}

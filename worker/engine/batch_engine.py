@@ -3,6 +3,9 @@
 A decode step is launched before the one before it is read, so the device doesn't wait for the host. What a
 step needs from its predecessor, the tokens and what they add to a row's history, stays on the device. Prefill
 is waited for: its time sizes the next chunk, and an error in it shows where it happens.
+
+Only what a grammar allows next is found out by the host. Where a row of the step before has one, the forward
+pass alone is launched; the draw follows once that step was read, while the device is busy with the pass.
 """
 
 import time
@@ -18,6 +21,7 @@ from shared.readings import PrefixReading
 from shared.sampling import noise_key
 from worker.engine.beginnings import Beginnings
 from worker.engine.flatness import Flatness
+from worker.engine.guiding import Guiding, has_guide_among, masks_of
 from worker.engine.history import History, Ids
 from worker.engine.model import LoadedModel
 from worker.engine.noise import NoiseKey
@@ -35,15 +39,25 @@ _CLEAR_CACHE_TOKENS: Final = 2048
 
 @dataclass(slots=True)
 class _Launched:
-    """A step under way: what it was drawn from is kept only if a row may have to be drawn again."""
+    """A step under way. Its `logits` are kept until it is drawn, and on if a row may be drawn again.
+
+    `masks` are those that it was drawn with; `is_read` says that its rows' guides have taken its tokens.
+    """
 
     rows: tuple[Sequence, ...]
     keys: list[NoiseKey]
     sampler: BatchSampler
     before: History
-    draw: Draw
     logits: mx.array | None
     launched_at: float
+    drawn: Draw | None = None
+    masks: mx.array | None = None
+    is_read: bool = False
+
+    @property
+    def draw(self) -> Draw:
+        assert self.drawn is not None, "it waits for the step before it to be read"
+        return self.drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +93,7 @@ class BatchEngine:
         self._sampler = BatchSampler([], loaded.facts.vocabulary)
         self._sampled: tuple[tuple[Sequence, ...], tuple[int, ...]] = ((), ())
         self._flatness = Flatness()
+        self._guiding = Guiding()
         self._steps: deque[_Launched] = deque()
         self._newest: _Launched | None = None
         self._tokens_since_clear = 0
@@ -147,6 +162,10 @@ class BatchEngine:
         step = self._steps.popleft()
         self._settle(step)
         tokens, logprobs = step.draw.read()
+        self._guiding.advance(step.rows, tokens)
+        step.is_read = True
+        if self._steps and self._steps[0].drawn is None:
+            self._draw(self._steps[0])
         return StepResult(step.rows, tokens, self._elapsed_ms(step.launched_at), logprobs)
 
     @property
@@ -241,7 +260,7 @@ class BatchEngine:
     # --- steps --------------------------------------------------------------------------------------------
 
     def _forward(self, previous: _Launched | None) -> _Launched:
-        """Start one forward pass behind the step before it, and the draw of its tokens."""
+        """Start one forward pass behind the step before it, and the draw of its tokens if that can be."""
         launched_at = time.perf_counter()
         self._caches.begin_step(self._reuse.elsewhere_bytes)
         rows = self._caches.rows
@@ -251,10 +270,23 @@ class BatchEngine:
         logits = self._loaded.model(inputs[:, None], cache=self._caches.layers)[:, -1]
         self._caches.end_step()
         keys = [_key(row) for row in rows] if sampler.needs_noise else []
-        draw = sampler.draw(logits, keys, before)
-        mx.async_eval(draw.arrays)
-        kept = logits if draw.covered is not None else None
-        return _Launched(rows, keys, sampler, before, draw, kept, launched_at)
+        step = _Launched(rows, keys, sampler, before, logits, launched_at)
+        if previous is None or previous.is_read or not has_guide_among(rows, previous.rows):
+            self._draw(step)
+        else:
+            mx.async_eval(logits)
+        return step
+
+    def _draw(self, step: _Launched) -> None:
+        """Start to draw a step's tokens."""
+        assert step.logits is not None
+        masks = masks_of(step.rows, step.sampler.masked)
+        step.drawn = step.sampler.draw(step.logits, step.keys, step.before, masks)
+        mx.async_eval(step.drawn.arrays)
+        if step.drawn.covered is None:
+            step.logits = None
+        else:
+            step.masks = masks
 
     def _settle(self, step: _Launched) -> None:
         """Make sure of a step's tokens. If one has to be drawn again, the step after it is run again, too."""
@@ -268,7 +300,7 @@ class BatchEngine:
         for row, is_covered in zip(step.rows, covered, strict=True):
             if not is_covered:
                 self._flatness.missed(row, row.launched)
-        step.draw = step.sampler.draw_again(step.logits, step.keys, step.draw, step.before)
+        step.drawn = step.sampler.draw_again(step.logits, step.keys, step.draw, step.before, step.masks)
         if self._steps and self._steps[-1] is not step:
             self._steps.pop()
             self._caches.roll_back()

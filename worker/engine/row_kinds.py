@@ -22,6 +22,7 @@ _LOGITS_BYTES: Final = 4
 _DRAW_BYTES: Final = {"greedy": 4, "plain": 52, "narrow": 68, "broad": 68, "wide": 68}
 _CHANGES_BYTES: Final = 24
 _LOGPROBS_BYTES: Final = 24
+_MASKING_BYTES: Final = 16
 
 
 def kind_of(row: Sampling, vocabulary: int, flatness: int = 0) -> str:
@@ -70,5 +71,6 @@ def _row_bytes(row: Sampling, vocabulary: int) -> int:
         + _DRAW_BYTES[kind_of(row, vocabulary)]
         + _CHANGES_BYTES * changed
         + _LOGPROBS_BYTES * row.wants_logprobs
+        + _MASKING_BYTES * bool(row.grammar)
     )
     return _HISTORIES * history_bytes(row, vocabulary) + vocabulary * drawing

@@ -7,10 +7,10 @@ logits differ between batches; they turn a draw only where the two highest sums 
 (Inverting a cumulative distribution, which needs one number a row, turns on them far more often: every token
 of a vocabulary moves every boundary after it.)
 
-Only rows that ask pay: for biases and penalties (`penalties`, `history`), for sorting (`drawing`), and for
-log probabilities (`logprobs`). A row whose top_p reaches beyond what was sorted is not covered.
-`Draw.covered` says so, and `draw_again` gives the exact answer by a full sort. The caller pays one more step
-for that, and sorts more for this row for a while (`flatness`).
+Only rows that ask pay: for biases and penalties (`penalties`, `history`), for grammars (`masking`), for
+sorting (`drawing`), and for log probabilities (`logprobs`). A row whose top_p reaches beyond what was sorted
+is not covered. `Draw.covered` says so, and `draw_again` gives the exact answer by a full sort. The caller
+pays one more step for that, and sorts more for this row for a while (`flatness`).
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ from shared.sampling import Sampling
 from worker.engine.drawing import Drawn, Parameters, draw_greedy, draw_plain, draw_sorted
 from worker.engine.history import NO_HISTORY, History, Ids, Source
 from worker.engine.logprobs import DrawnLogprobs, LogprobWishes
+from worker.engine.masking import Masking
 from worker.engine.noise import NoiseKey
 from worker.engine.penalties import Changes
 from worker.engine.row_kinds import KINDS, is_limited, kind_of, width_of
@@ -88,6 +89,7 @@ class BatchSampler:
         self._rows = tuple(rows)
         self._vocabulary = vocabulary
         self._changes = Changes(rows, vocabulary)
+        self._masking = Masking.of(rows, self._changes.places)
         self._wishes = LogprobWishes.of(rows)
         levels = [0] * len(rows) if flatness is None else flatness
         names = [kind_of(row, vocabulary, level) for row, level in zip(rows, levels, strict=True)]
@@ -106,6 +108,11 @@ class BatchSampler:
             for name, row in zip(names, rows, strict=True)
         )
 
+    @property
+    def masked(self) -> tuple[int, ...]:
+        """The places of the rows that have a grammar, in the order of their masks."""
+        return () if self._masking is None else self._masking.places
+
     def start(self, texts: Sequence[Ids]) -> History:
         """Return the history of rows that are all new."""
         return self.carry(NO_HISTORY, texts)
@@ -117,10 +124,19 @@ class BatchSampler:
         """
         return self._changes.historian.carried(previous, sources)
 
-    def draw(self, logits: mx.array, keys: Sequence[NoiseKey], history: History = NO_HISTORY) -> Draw:
-        """Draw a token for each row. `logits` (rows, vocabulary); `keys` one of shared.sampling a row."""
+    def draw(
+        self,
+        logits: mx.array,
+        keys: Sequence[NoiseKey],
+        history: History = NO_HISTORY,
+        masks: mx.array | None = None,
+    ) -> Draw:
+        """Draw a token for each row. `logits` (rows, vocabulary); `keys` one of shared.sampling a row.
+
+        `masks`, uint32 (masked rows, words), says what is allowed in the rows at `masked`, bit by bit.
+        """
         own = logits.astype(mx.float32)
-        changed = self._changes.applied(own, history)
+        changed = self._altered(own, history, masks)
         noise = _words(keys) if self.needs_noise else None
         draws = [kind.drawn(kind.rows.from_(own, changed), noise) for kind in self._kinds]
         tokens = self._in_order([draw.tokens for draw in draws])
@@ -128,11 +144,16 @@ class BatchSampler:
         return self._finished(own, tokens, covered, history)
 
     def draw_again(
-        self, logits: mx.array, keys: Sequence[NoiseKey], draw: Draw, before: History = NO_HISTORY
+        self,
+        logits: mx.array,
+        keys: Sequence[NoiseKey],
+        draw: Draw,
+        before: History = NO_HISTORY,
+        masks: mx.array | None = None,
     ) -> Draw:
         """Return a draw in which the tokens of rows that were not covered are drawn by a full sort.
 
-        `before` is the history that the draw was made with. This waits for `draw.covered`.
+        `before` and `masks` are what the draw was made with. This waits for `draw.covered`.
         """
         assert draw.covered is not None
         missed = [row for row, covered in enumerate(cast("list[bool]", draw.covered.tolist())) if not covered]
@@ -140,13 +161,22 @@ class BatchSampler:
             return Draw(draw.tokens, None, draw.history, draw.logprobs)
         own = logits.astype(mx.float32)
         wide = self._kind("wide", missed)
-        exact = wide.drawn(wide.rows.from_(own, self._changes.applied(own, before)), _words(keys))
+        exact = wide.drawn(wide.rows.from_(own, self._altered(own, before, masks)), _words(keys))
         places = mx.array(wide.rows.places, dtype=mx.int32)
         tokens = mx.put_along_axis(draw.tokens, places, exact.tokens, axis=0)
         return self._finished(own, tokens, None, before)
 
+    def _altered(self, own: mx.array, history: History, masks: mx.array | None) -> mx.array | None:
+        """Return the rows that aren't as the model has them, in the order that `_kind` counts with."""
+        changed = self._changes.applied(own, history)
+        if self._masking is None:
+            return changed
+        assert masks is not None, "rows with a grammar need masks"
+        return self._masking.applied(own, changed, masks)
+
     def _kind(self, name: str, places: Sequence[int]) -> _Kind:
-        pick = MixedPick.of(places, len(self._rows), self._changes.places)
+        altered = self._changes.places if self._masking is None else self._masking.altered
+        pick = MixedPick.of(places, len(self._rows), altered)
         rows = [self._rows[place] for place in pick.places]
         parameters = None if name == "greedy" else Parameters.of(rows, self._vocabulary)
         return _Kind(name, pick, RowPick.of(pick.places, len(self._rows)), parameters)

@@ -32,6 +32,7 @@ _DEAREST: Final = Sampling(
     presence_penalty=0.1,
     logit_bias=(LogitBias(0, 1.0),),
     top_logprobs=TOP_LOGPROBS_MAX,
+    grammar='start: ""',
 )
 
 

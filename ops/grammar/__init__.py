@@ -1,0 +1,1 @@
+"""What grammars cost a decode step: `python -m ops.grammar` measures it."""

@@ -1,0 +1,1 @@
+"""Tests of the grammars that answers are held to."""
