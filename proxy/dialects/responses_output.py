@@ -183,7 +183,9 @@ class Output:
         at = f'"item_id":"{id_}","output_index":{index}'
         event = f"response.{'custom_tool_call_input' if called.custom else 'function_call_arguments'}"
         yield f"{event}.delta", f'{at},"delta":{encode(said)}'
-        yield f"{event}.done", f'{at},"name":{encode(called.name)},"{field_}":{encode(said)}'
+        # OpenAI documents the name there for functions only.
+        name = "" if called.custom else f'"name":{encode(called.name)},'
+        yield f"{event}.done", f'{at},{name}"{field_}":{encode(said)}'
         yield self._finished(index, encode({**item, "status": "completed", field_: said}))
 
 

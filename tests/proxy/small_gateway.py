@@ -83,6 +83,8 @@ class Answered:
 class Gateway:
     """A proxy that serves, with everything a test wants to do to it."""
 
+    worker_kind = FalseWorker
+
     def __init__(self, folder, lanes=None, **proxy_settings):
         self._exits = contextlib.AsyncExitStack()
         self.port = free_port()
@@ -98,7 +100,7 @@ class Gateway:
     async def __aenter__(self):
         place = self._exits.enter_context(tempfile.TemporaryDirectory(prefix="fb"))
         self._endpoint = f"ipc://{place}/wire"
-        self.model = write_folder(self._folder, TOKENIZER, chat_template=CHATML)
+        self.model = self.write_model(self._folder)
         channel = RouterChannel(self._endpoint)
         self._exits.callback(channel.close)
         self.proxy = Proxy(
@@ -119,6 +121,9 @@ class Gateway:
         await until(lambda: self.supervisor.send(b"") and self.proxy.link.dropped_frames)
         await until(lambda: self.serving.done() or self._listens())
         return self
+
+    def write_model(self, folder):
+        return write_folder(folder, TOKENIZER, chat_template=CHATML)
 
     async def __aexit__(self, *_):
         for worker in self.workers:
@@ -146,7 +151,7 @@ class Gateway:
         epoch = 1 if not self.workers else self.worker.epoch + 1
         self.supervisor.send(encode(Starting(epoch, CALM)))
         word = hello(epoch, slots, fingerprint=self.model.fingerprint, **changes)
-        self.workers.append(FalseWorker(self._endpoint, word, self._answer, pause_at))
+        self.workers.append(self.worker_kind(self._endpoint, word, self._answer, pause_at))
         await until(lambda: self.proxy.link.epoch == epoch)
 
     def _answer(self, submit):

@@ -5,6 +5,12 @@ import pytest
 from tests.served.gateway import running
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-schemas", action="store_true", help="served: two hundred JSON schemas, for minutes"
+    )
+
+
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory, demo_folder):
     """A gateway shared by all tests that leave it, and its worker, as they were."""

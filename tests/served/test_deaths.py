@@ -20,12 +20,15 @@ BODIES = [
     chat(f"Tell me a long story about {subject}.", max_tokens=TOKENS, **sampling)
     for sampling in (GREEDY, SEEDED)
     for subject in SUBJECTS
+] + [
+    chat(f"Write about {subject}.", max_tokens=TOKENS, guided_regex="([a-z]{2,9} ){40}", **SEEDED)
+    for subject in SUBJECTS[:4]
 ]
 
 
 @pytest.fixture(scope="session")
 def undisturbed(gateway) -> list[str]:
-    """The same eight greedy and eight seeded answers, from a gateway that nobody harms."""
+    """The same greedy, seeded and constrained answers, from a gateway that nobody harms."""
     return [said.text for said in asyncio.run(together(gateway.url, BODIES))]
 
 
