@@ -16,10 +16,11 @@ GREEDY = {"temperature": 0.0}
 SEEDED = {"temperature": 0.8, "seed": 11}
 
 
+# As many as there are rows: what waits for one may have waited too long by the time a new worker is there.
 BODIES = [
     chat(f"Tell me a long story about {subject}.", max_tokens=TOKENS, **sampling)
     for sampling in (GREEDY, SEEDED)
-    for subject in SUBJECTS
+    for subject in SUBJECTS[:6]
 ] + [
     chat(f"Write about {subject}.", max_tokens=TOKENS, guided_regex="([a-z]{2,9} ){40}", **SEEDED)
     for subject in SUBJECTS[:4]

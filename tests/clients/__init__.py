@@ -1,0 +1,1 @@
+"""Real clients, unchanged, against a real gateway whose worker says what a test tells it."""

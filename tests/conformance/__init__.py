@@ -1,0 +1,1 @@
+"""What clients rely on, a row each: `python -m tests.conformance` prints the table, pytest runs its rows."""
