@@ -1,6 +1,9 @@
 """Bodies of /v1/responses as agents send them."""
 
-from tests.proxy.test_responses_request import PATCH_GRAMMAR, WEATHER
+import json
+
+from proxy.dialects.responses_request import ASKED, parse_response
+from tests.proxy.test_responses_request import PATCH_GRAMMAR, TOWN, WEATHER
 
 
 def test_the_body_of_codex_is_taken():
