@@ -53,6 +53,11 @@ class RunFolder:
         return self.path / "up"
 
     @property
+    def findings(self) -> Path:
+        """Where one life of the worker leaves for the next what it has found out about the model."""
+        return self.path / "findings.json"
+
+    @property
     def worker_pid(self) -> Path:
         """Where a supervisor notes which process it has started."""
         return self.path / "worker.pid"

@@ -28,7 +28,8 @@ _LDCONFIG_TIMEOUT_S: Final = 10.0
 class LaunchSpec:
     """All that one life of a worker process is told, as JSON in its only argument.
 
-    `prefix_folder` is where it may keep beginnings of prompts on disk.
+    `prefix_folder` is where it may keep beginnings of prompts on disk, `findings_file` where it may leave for
+    the next life what it has found out about the model.
 
     `progress_fd` is the write end of the progress pipe, `lifeline_fd` the read end of a pipe that closes
     when the supervisor is gone, `manifest_fd` the memory that worker/manifest.py made for this life, or -1.
@@ -48,6 +49,7 @@ class LaunchSpec:
     settings: WorkerSettings
     log: LogSettings
     prefix_folder: str
+    findings_file: str
 
     def to_json(self) -> str:
         return _adapter().dump_json(self).decode()

@@ -27,6 +27,7 @@ from worker.engine import canary
 from worker.engine.batch_engine import BatchEngine
 from worker.engine.model import LoadedModel, load
 from worker.engine.stored_arrays import FORMAT, weights_digest
+from worker.findings import FindingsFile
 from worker.first_runs import FIRST_RUN_MS, FirstRuns
 from worker.foreign_signals import ForeignSignals, ensure_blocked
 from worker.grammar import GrammarTokens
@@ -110,6 +111,7 @@ def _load(spec: LaunchSpec, report: Callable[[Progress], None]) -> _Ready:
         settings.kv_bits,
         limit_bytes=limit_bytes,
         share_tokens=settings.prefix_share_tokens if settings.cache_memory_mb != 0 else 0,
+        findings=FindingsFile(Path(spec.findings_file)),
     )
     weights_bytes = loaded.facts.weights_bytes
     reserve = loaded.reserve(settings.slots, max(0, limit_bytes - weights_bytes))

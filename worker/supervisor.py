@@ -112,6 +112,7 @@ class Supervisor:
             settings=settings.worker,
             log=settings.log,
             prefix_folder=str(settings.home_folder / "prefixes"),
+            findings_file=str(self._run_folder.findings),
         )
         self._launcher = Launcher(tuple(command), worker_environment(preload), spec, self._stderr)
         self._policy = RestartPolicy(
@@ -130,6 +131,8 @@ class Supervisor:
 
     async def run(self) -> None:
         """Supervise until asked to stop. Whatever happens here, no worker process is left behind."""
+        # Since then MLX, mlx-lm or this program may be others; of one supervisor's lives they are the same.
+        self._run_folder.findings.unlink(missing_ok=True)
         channel = DealerChannel(self._run_folder.endpoint, self._identity)
         self._journal.write(
             SupervisorStarted(os.getpid(), self._past.lost_epoch, self._past.machine_went_down)

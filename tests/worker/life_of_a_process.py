@@ -60,6 +60,7 @@ class Life:
             settings=WorkerSettings.model_validate({"slots": 3, **settings}),
             log=LogSettings(format="json"),
             prefix_folder=str(run_folder.path / "prefixes"),
+            findings_file=str(run_folder.findings),
         )
         descriptors = (progress_end, lifeline_end, self.manifest_fd)
         with foreign_signals.blocked() if begins_blocked else contextlib.nullcontext():

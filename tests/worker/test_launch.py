@@ -32,6 +32,7 @@ SPEC = LaunchSpec(
     settings=WorkerSettings(slots=3, context_tokens=None, hang_floor_s=0.5),
     log=LogSettings(format="json"),
     prefix_folder="/models/ä b/prefixes",
+    findings_file="/run/findings.json",
 )
 
 

@@ -35,6 +35,7 @@ from worker.engine.row_caches import (
 )
 from worker.engine.trial import Together, Trial
 from worker.engine.working_set import Demand, Reserve, WorkingSet, reserve
+from worker.findings import Findings, FindingsFile
 
 _WARM_UP_TOKENS: Final = 64
 _EVAL_BYTES: Final = 256 << 20
@@ -98,12 +99,14 @@ def load(
     *,
     limit_bytes: int | None = None,
     share_tokens: int = 0,
+    findings: FindingsFile | None = None,
 ) -> LoadedModel:
     """Load the weights and warm up; ModelError in words if the folder can't be served.
 
     `on_progress` is called again and again while it takes time. The thread that loads must run the steps.
     With all that is loaded no more than `limit_bytes` are taken to find out what prefill takes. Rows share
-    beginnings of `share_tokens` or more; 0: nothing that was computed is used again.
+    beginnings of `share_tokens` or more; 0: nothing that was computed is used again. What `findings` hold of
+    this model isn't tried again.
     """
     try:
         model, _config = load_model(Path(folder.path), lazy=True)
@@ -117,6 +120,7 @@ def load(
             kv_bits,
             limit_bytes=limit_bytes,
             share_tokens=share_tokens,
+            findings=findings,
         )
     except ModelError:
         raise
@@ -153,6 +157,7 @@ def warm_up(
     *,
     limit_bytes: int | None = None,
     share_tokens: int = 0,
+    findings: FindingsFile | None = None,
 ) -> LoadedModel:
     """Run a model whose weights are in memory, and learn its costs and how its rows run side by side."""
     context_tokens = min(folder.context_tokens, context_tokens or folder.context_tokens)
@@ -170,6 +175,7 @@ def warm_up(
             vocabulary,
             on_progress,
         ),
+        Remembered(findings or FindingsFile(), f"{folder.fingerprint}/{kv_bits}"),
     )
     layout = side_by_side.layout
     on_progress()
@@ -279,14 +285,47 @@ class _SideBySide:
         return not self.why_not_shared
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What an earlier life has found out about a model, by the name that it has there."""
+
+    file: FindingsFile
+    model: str
+
+    def of(self, layout: Layout, trial: Trial) -> _SideBySide | None:
+        """Put the way in place that was found then; None if nothing is known, or it won't go."""
+        known = self.file.read(self.model)
+        if known is None or known.way not in Way.__members__ or known.together not in Together.__members__:
+            return None
+        way = Way[known.way]
+        if not trial.put_back(way):
+            return None
+        layout = dataclasses.replace(layout, by_rows=way is Way.BY_ROWS)
+        together = Together[known.together]
+        return _SideBySide(layout, way, together, reuse=known.reuse, why_not_shared=known.why_not_shared)
+
+    def keep(self, found: _SideBySide) -> None:
+        """Remember it for the next life."""
+        assert found.way is not None
+        names = (found.way.name, found.together.name)
+        self.file.write(Findings(self.model, *names, found.reuse, found.why_not_shared))
+
+
 def _side_by_side(
-    caches: list[Any], costs: RowCosts, vocabulary: int, trial: Callable[[Layout, int], Trial]
+    caches: list[Any],
+    costs: RowCosts,
+    vocabulary: int,
+    trial: Callable[[Layout, int], Trial],
+    remembered: Remembered,
 ) -> _SideBySide:
     try:
         layers = kinds_of(caches)
     except UnknownKindError as problem:
         return _SideBySide(why_not=str(problem))
     layout = _layout(caches, layers, costs, by_rows=False)
+    known = remembered.of(layout, trial(layout, vocabulary))
+    if known is not None:
+        return known
     way = trial(layout, vocabulary).way()
     if way is None:
         return _SideBySide(why_not="rows side by side give other logits than each row alone")
@@ -295,7 +334,9 @@ def _side_by_side(
     beginnings = BeginningsTrial(trial(layout, vocabulary), way)
     reuse = beginnings.reuse()
     why_not = beginnings.why_not_shared() if reuse != "none" else "nothing of a prompt can be used again"
-    return _SideBySide(layout, way, together, reuse=reuse, why_not_shared=why_not)
+    found = _SideBySide(layout, way, together, reuse=reuse, why_not_shared=why_not)
+    remembered.keep(found)
+    return found
 
 
 def _layer_share(layout: Layout | None, layers: int, context_tokens: int) -> float:

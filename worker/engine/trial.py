@@ -84,6 +84,18 @@ class Trial:
             hooks.remove()
         return None
 
+    def put_back(self, way: Way) -> bool:
+        """Put a way in place that has agreed before; False if the model's modules won't have it."""
+        restore(self.model)
+        hooks = Hooks()
+        try:
+            if self._put_in_place(hooks, way):
+                return True
+        except REFUSALS:
+            pass  # it is another model than it was
+        hooks.remove()
+        return False
+
     def together(self) -> Together:
         """Return which prompts may be prefilled as one batch."""
         for together, ids in ((Together.PADDED, _PROMPTS[1]), (Together.EQUAL, _SAME_LENGTH)):

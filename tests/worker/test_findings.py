@@ -1,0 +1,76 @@
+"""A worker's next life doesn't try again what the one before has found out, and serves in the same way."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shared.model_folder import ModelFolder
+from tests.worker.tiny_models import save
+from worker.engine import model as loading
+from worker.engine.model import LoadedModel
+from worker.engine.trial import Trial
+from worker.findings import Findings, FindingsFile
+
+FOUND = Findings("m", "HOOKED", "PADDED", "any", "")
+
+
+def loaded(folder: ModelFolder, findings: FindingsFile | None) -> LoadedModel:
+    return loading.load(folder, None, lambda: None, share_tokens=64, findings=findings)
+
+
+def ways_of(found: LoadedModel) -> tuple[object, ...]:
+    return found.facts, found.layout, found.way, found.together
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_5", "deepseek_v3", "llama4"])
+def test_what_was_found_out_is_not_tried_again(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(tmp_path / "model", family)
+    file = FindingsFile(tmp_path / "findings.json")
+    tried = loaded(folder, file)
+    assert ways_of(tried) == ways_of(loaded(folder, None))
+    monkeypatch.setattr(Trial, "way", lambda _trial: pytest.fail("it is tried again"))
+    assert ways_of(loaded(folder, file)) == ways_of(tried)
+
+
+def test_findings_of_another_model_or_of_other_precision_are_none(tmp_path: Path) -> None:
+    file = FindingsFile(tmp_path / "findings.json")
+    assert file.read("m") is None
+    file.write(FOUND)
+    assert file.read("m") == FOUND
+    assert file.read("n") is None
+    file.write(replace(FOUND, model="n"))
+    assert (file.read("m"), file.read("n")) == (None, replace(FOUND, model="n"))
+
+
+@pytest.mark.parametrize("words", [b"", b"{}", b"\xff", b'{"model": "m"}', b"[" * 9000])
+def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, words: bytes) -> None:
+    (tmp_path / "findings.json").write_bytes(words)
+    assert FindingsFile(tmp_path / "findings.json").read("m") is None
+
+
+def test_where_nothing_can_be_written_nothing_is_remembered_and_nothing_fails(tmp_path: Path) -> None:
+    (tmp_path / "in the way").write_text("")
+    file = FindingsFile(tmp_path / "in the way" / "findings.json")
+    file.write(FOUND)
+    assert file.read("m") is None
+    assert FindingsFile().read("m") is None
+
+
+@pytest.mark.parametrize("change", [{"way": "SIDEWAYS"}, {"together": "?"}, {"way": "BY_ROWS"}])
+def test_a_way_that_is_unknown_or_does_not_go_is_tried_anew_or_done(
+    change: dict[str, str], tmp_path: Path
+) -> None:
+    """By rows goes with every family; what is written is then what is done."""
+    folder = save(tmp_path / "model", "llama")
+    file = FindingsFile(tmp_path / "findings.json")
+    tried = loaded(folder, None)
+    file.write(replace(FOUND, model=f"{folder.fingerprint}/0", **change))
+    found = loaded(folder, file)
+    if change.get("way") == "BY_ROWS":
+        assert found.layout is not None
+        assert found.layout.by_rows
+    else:
+        assert ways_of(found) == ways_of(tried)
