@@ -84,7 +84,11 @@ def test_cold_is_the_first_request_of_a_run_and_warm_the_middle_of_the_others(mo
     async def say(_chat, _messages, _max_tokens):
         return Said(0.0, first_at=next(times))
 
+    async def connect(_chat):
+        pass
+
     monkeypatch.setattr(Chat, "say", say)
+    monkeypatch.setattr(Chat, "connect", connect)
     values = first_tokens(plan(1), WORDS, {GATEWAY: (1, "a"), SERVER: (2, "b")})
     assert {key: each[0] for key, each in values.items()} == {
         f"{GATEWAY}.cold_s": 8.0,

@@ -29,8 +29,8 @@ def alone(gateway) -> list[str]:
     return texts
 
 
-def test_sixteen_prompts_at_once_say_what_each_says_alone_in_three_rounds(gateway, alone):
-    for _round in range(3):
+def test_sixteen_prompts_at_once_say_what_each_says_alone_in_two_rounds(gateway, alone):
+    for _round in range(2):
         said = asyncio.run(together(gateway.url, PROMPTS))
         assert [each.text for each in said] == alone
 

@@ -20,10 +20,10 @@ SEEDED = {"temperature": 0.8, "seed": 11}
 BODIES = [
     chat(f"Tell me a long story about {subject}.", max_tokens=TOKENS, **sampling)
     for sampling in (GREEDY, SEEDED)
-    for subject in SUBJECTS[:6]
+    for subject in SUBJECTS[:3]
 ] + [
     chat(f"Write about {subject}.", max_tokens=TOKENS, guided_regex="([a-z]{2,9} ){40}", **SEEDED)
-    for subject in SUBJECTS[:4]
+    for subject in SUBJECTS[:2]
 ]
 
 

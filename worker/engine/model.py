@@ -164,6 +164,7 @@ def warm_up(
     caches, speed, vocabulary = _first_runs(model, folder, on_progress, kv_bits)
     names = kind_names(caches)
     costs = row_costs(caches, _WARM_UP_TOKENS + 1, lambda tokens: _prefill(model, tokens, kv_bits))
+    known: dict[tuple[tuple[int, ...], bool], mx.array] = {}
     side_by_side = _side_by_side(
         caches,
         costs,
@@ -174,6 +175,7 @@ def warm_up(
             layout,
             vocabulary,
             on_progress,
+            known,
         ),
         Remembered(findings or FindingsFile(), f"{folder.fingerprint}/{kv_bits}"),
     )

@@ -60,13 +60,17 @@ class Together(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A model, what makes caches for a row of so many tokens, and the layout that is tried."""
+    """A model, what makes caches for a row of so many tokens, and the layout that is tried.
+
+    `known` are logits of prompts alone, and whether they came in pieces: trials of one model may share them.
+    """
 
     model: Any
     new_caches: NewCaches
     layout: Layout
     vocabulary: int
     on_progress: Callable[[], None]
+    known: dict[tuple[Ids, bool], mx.array] = dataclasses.field(default_factory=dict)
 
     def way(self) -> Way | None:
         """Put the first way in place that agrees, and return it; None if none does."""
@@ -153,6 +157,11 @@ class Trial:
 
     def alone(self, ids: Ids, *, in_pieces: bool = False) -> mx.array:
         """Return the logits of a prompt's last token, (vocabulary,), as the row alone has them."""
+        if (ids, in_pieces) not in self.known:
+            self.known[ids, in_pieces] = self._alone(ids, in_pieces=in_pieces)
+        return self.known[ids, in_pieces]
+
+    def _alone(self, ids: Ids, *, in_pieces: bool) -> mx.array:
         caches = self.new_caches(len(ids))
         pieces = [(token,) for token in ids[:-1]] if in_pieces else [ids[:-1]]
         for piece in pieces:
