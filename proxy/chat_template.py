@@ -5,6 +5,7 @@ loop controls, `raise_exception`, `strftime_now`, a `tojson` that doesn't escape
 `{% generation %}` mark.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NoReturn
@@ -124,9 +125,11 @@ class ChatTemplate:
     def _first_rendered(self, messages: Messages, variables: dict[str, Any]) -> str:
         """Render the messages in the first of the forms that the template takes."""
         first: Exception | None = None
-        for form in self._forms(messages):
+        # A few templates go through the tools without asking whether there are any.
+        without = [{**variables, "tools": []}] if variables["tools"] is None else []
+        for given, form in itertools.product([variables, *without], self._forms(messages)):
             try:
-                return self._rendered(form, variables)
+                return self._rendered(form, given)
             except TooCostlyError as problem:
                 raise _unfit(problem) from problem
             except _TEMPLATE_FAULTS as problem:
@@ -141,6 +144,8 @@ class ChatTemplate:
             forms.append(template_messages.with_arguments_as_text(messages))
         if template_messages.begin_with_system(messages):
             forms += [template_messages.with_system_in_user(form) for form in forms]
+        if template_messages.have_calls(messages):
+            forms += [template_messages.with_short_ids(form) for form in forms]
         yield from map(template_messages.in_parts, forms) if self._wants_parts else forms
 
     def _rendered(self, messages: Messages, variables: dict[str, Any]) -> str:

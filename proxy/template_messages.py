@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Final
 
 from proxy.request import Tool
 
 Messages = list[dict[str, Any]]
+
+_SHORT_ID_CHARS: Final = 9
 
 
 class _Arguments(dict[str, Any]):
@@ -47,6 +50,26 @@ def with_arguments_as_text(messages: Messages) -> Messages:
         else message
         for message in messages
     ]
+
+
+def with_short_ids(messages: Messages) -> Messages:
+    """Return the messages with nine letters and digits for each call's id, as Mistral's templates demand."""
+    return [_with_short_ids(message) for message in messages]
+
+
+def _with_short_ids(message: dict[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    if "tool_calls" in message:
+        changed["tool_calls"] = [
+            {**call, "id": _short_id(call["id"])} if "id" in call else call for call in message["tool_calls"]
+        ]
+    if "tool_call_id" in message:
+        changed["tool_call_id"] = _short_id(message["tool_call_id"])
+    return {**message, **changed}
+
+
+def _short_id(id_: str) -> str:
+    return blake2b(id_.encode(), digest_size=5).hexdigest()[:_SHORT_ID_CHARS]
 
 
 def begin_with_system(messages: Messages) -> bool:

@@ -18,6 +18,8 @@ from proxy.template_filters import bounded_filters, call_method, check_format, j
 from proxy.template_meter import TooCostlyError, meter
 from shared.limits import TEMPLATE_INTEGER_BITS_MAX
 
+# Passed along with every call in a loop or a block, for functions that ask for the template's context.
+_JINJAS_OWN: Final = frozenset({"_loop_vars", "_block_vars"})
 _GLOBALS_REFUSED: Final = ("lipsum",)
 
 
@@ -126,9 +128,10 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         here = meter()
-        here.allow(sum(map(here.weight, (*args, *kwargs.values()))))
+        given = {name: value for name, value in kwargs.items() if name not in _JINJAS_OWN}
+        here.allow(sum(map(here.weight, (*args, *given.values()))))
         if isinstance(obj, BuiltinMethodType):
-            return here.weighed(call_method(obj.__self__, obj.__name__, args, kwargs))
+            return here.weighed(call_method(obj.__self__, obj.__name__, args, given))
         return here.weighed(super().call(context, obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:

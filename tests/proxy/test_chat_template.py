@@ -196,3 +196,42 @@ def test_a_client_cannot_move_the_place_where_an_answer_goes_on():
 
 def test_a_refusal_names_the_messages_as_the_client_does():
     assert refusal_of("{{ raise_exception('no') }}", param="input").param == "input"
+
+
+# --- what families' templates do ----------------------------------------------------------------------------
+
+
+SHOUTS = "{% macro shout(m) %}{{ m.content.upper() }}{% endmacro %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ m.content.strip() }}{{ m.get('x', '-') }}", "Hi-"),
+        ("{% for k, v in m.items() %}{{ k }};{% endfor %}", "role;content;"),
+        ("{{ m.content.startswith('H') }}{{ 'a b'.split(' ') }}", "True['a', 'b']"),
+        ("{{ shout(m) }}{{ strftime_now('%Y') }}", "HI2026"),
+        ("{% set ns.n = ns.n + range(3)|length %}{{ ns.n }}", "3"),
+    ],
+)
+def test_calls_in_a_loop_are_made_as_they_are_written(source, text):
+    looped = f"{{% for m in messages %}}{source}{{% endfor %}}"
+    assert shown(f"{SHOUTS}{{% set ns = namespace(n=0) %}}{looped}") == text
+    inside = f"{{% set ns = namespace(n=0) %}}{looped}"
+    assert shown(f"{SHOUTS}{{% block all %}}{inside}{{% endblock %}}") == text
+
+
+def test_ids_of_calls_are_shortened_for_templates_that_take_no_others():
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}"
+        "{% if c.id|length != 9 %}{{ raise_exception('nine, please') }}{% endif %}{{ c.id }}{% endfor %}"
+        "{% if m.role == 'tool' %}{% if m.tool_call_id|length != 9 %}{{ raise_exception('nine') }}{% endif %}"
+        "={{ m.tool_call_id }}{% endif %}{% endfor %}"
+    )
+    called, result = shown(source, USER, CALLED, RESULT).split("=")
+    assert called == result
+    assert called.isalnum()
+
+
+def test_a_template_that_goes_through_the_tools_without_asking_finds_none():
+    assert shown("{% for each in tools %}{{ each }}{% endfor %}{{ messages[0].content }}") == "Hi"
