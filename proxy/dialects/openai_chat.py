@@ -10,7 +10,7 @@ from proxy.dialects.openai_fields import HARMLESS, BodyFields
 from proxy.dialects.openai_messages import Message, TemplateMessages
 from proxy.dialects.openai_thinking import ThinkingFields
 from proxy.dialects.openai_tools import ToolsFields
-from proxy.dialects.parts import shown_tools
+from proxy.dialects.parts import Verbosity, shown_tools
 from proxy.fields import check, problem
 from proxy.json_body import read_object
 from proxy.request import ChatPrompt, Parsed
@@ -24,7 +24,6 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "include_reasoning": (True,),
     "modalities": (["text"],),
     "moderation": (),
-    "verbosity": ("medium",),
     "web_search_options": (),
 }
 
@@ -49,6 +48,7 @@ class ChatBody(BodyFields, ToolsFields, ThinkingFields):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MESSAGES_MAX), FailFast()]
     max_completion_tokens: int | None = Field(None, ge=1, le=CONTEXT_TOKENS_MAX)
+    verbosity: Verbosity = Field("medium", description="a hint that no template here has a variable for")
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=TOP_LOGPROBS_MAX)
     add_generation_prompt: bool | None = None

@@ -21,6 +21,8 @@ from shared.limits import DESCRIPTION_CHARS_MAX, SCHEMA_CHARS_MAX, TOOL_NAME_CHA
 TEXT_PARTS: Final[Mapping[str, str]] = {"text": "text"}
 # How hard a model is to think. "none" asks for no thoughts at all.
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+# How much is to be said: a hint, for models that were taught it.
+Verbosity = Literal["low", "medium", "high"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

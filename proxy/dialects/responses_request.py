@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from proxy.dialects.openai_thinking import Reasoning, ThinkingFields
-from proxy.dialects.parts import JsonSchemaFields, shown_tools
+from proxy.dialects.parts import JsonSchemaFields, Verbosity, shown_tools
 from proxy.dialects.responses_items import InputItem, Item, messages_of
 from proxy.dialects.responses_tools import CHOICE_SCHEMA, AnyTool, Called, Entry, Offered, loosened, offered
 from proxy.fields import Fields, check, problem
@@ -230,9 +230,10 @@ _Format = Annotated[
 
 
 class _Text(Fields):
-    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {"verbosity": ("medium",)}
+    """What the text is to be. `verbosity` is a hint, which no template here has a variable for."""
 
     format: _Format | None = None
+    verbosity: Verbosity = "medium"
 
     @property
     def shape(self) -> Shape | None:
@@ -245,7 +246,7 @@ class _Text(Fields):
     @property
     def shown(self) -> dict[str, Any]:
         format_ = {"type": "text"} if self.format is None else self.format.shown
-        return {"format": format_, "verbosity": "medium"}
+        return {"format": format_, "verbosity": self.verbosity}
 
 
 class _Sampled(Fields):

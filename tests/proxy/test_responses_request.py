@@ -167,7 +167,7 @@ def test_a_wrong_item_is_named_by_its_place(item, param):
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"text": {"format": {"type": "banana"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.name"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"verbosity": "banana"}}, "text.verbosity"),
         ({"reasoning": {"effort": "some"}}, "reasoning.effort"),
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"metadata": {"a": "x" * 513}}, "metadata"),
