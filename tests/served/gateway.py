@@ -17,18 +17,19 @@ from tests.free_port import free_port
 
 PATIENCE_S = 60.0
 ANSWER_S = 20.0
-# `make test` sets it. A user's worker runs without, and has to say the same with however many threads.
+# `make test` sets it: with work for both cores, more threads would only wait for each other. A user's worker
+# runs without, and has to say the same with however many threads.
 _ONLY_OF_TESTS = "OPENBLAS_NUM_THREADS"
 
 
 class Gateway:
     """One running `forebay up`, and what a test may do to it."""
 
-    def __init__(self, home: Path, folder: Path, settings: dict[str, str]) -> None:
+    def __init__(self, home: Path, folder: Path, settings: dict[str, str], *, as_a_users: bool) -> None:
         self.home = home
         self.port = free_port()
         self._log = (home / "up.log").open("wb")
-        given = {name: value for name, value in os.environ.items() if name != _ONLY_OF_TESTS}
+        given = {name: value for name, value in os.environ.items() if not as_a_users or name != _ONLY_OF_TESTS}
         self.environment = {**given, "FOREBAY_HOME": str(home), **settings}
         command = [sys.executable, "-m", "ops.cli", "up", "--model", str(folder), "--port", str(self.port)]
         self.process = subprocess.Popen(command, env=self.environment, stdout=self._log, stderr=self._log)
@@ -104,9 +105,9 @@ def wait_until(holds, what: str, patience_s: float = PATIENCE_S) -> None:
 
 
 @contextlib.contextmanager
-def running(home: Path, folder: Path, **settings: str) -> Iterator[Gateway]:
-    """Run a gateway that is ready."""
-    gateway = Gateway(home, folder, settings)
+def running(home: Path, folder: Path, *, as_a_users: bool = False, **settings: str) -> Iterator[Gateway]:
+    """Run a gateway that is ready; `as_a_users` with as many threads as there are cores."""
+    gateway = Gateway(home, folder, settings, as_a_users=as_a_users)
     try:
         gateway.wait_until_ready()
         yield gateway

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
 def ours(tmp_path_factory, demo_folder):
     """A gateway for these tests, the last of which stops it. It lets a slow machine finish what runs."""
     settings = {"FOREBAY_PROXY__DRAIN_S": "250"}
-    with running(tmp_path_factory.mktemp("ours"), demo_folder.path, **settings) as gateway:
+    with running(tmp_path_factory.mktemp("ours"), demo_folder.path, as_a_users=True, **settings) as gateway:
         yield gateway
 
 
