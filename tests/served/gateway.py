@@ -29,7 +29,9 @@ class Gateway:
         self.home = home
         self.port = free_port()
         self._log = (home / "up.log").open("wb")
-        given = {name: value for name, value in os.environ.items() if not as_a_users or name != _ONLY_OF_TESTS}
+        given = {
+            name: value for name, value in os.environ.items() if not as_a_users or name != _ONLY_OF_TESTS
+        }
         self.environment = {**given, "FOREBAY_HOME": str(home), **settings}
         command = [sys.executable, "-m", "ops.cli", "up", "--model", str(folder), "--port", str(self.port)]
         self.process = subprocess.Popen(command, env=self.environment, stdout=self._log, stderr=self._log)
