@@ -195,8 +195,7 @@ class EventStream:
         self._admitted = admitted
         self._jitter = jitter
         parsed = admitted.measured.parsed
-        self._dialect = DIALECTS[parsed.endpoint]
-        self._stream: AnswerStream = self._dialect.stream(head, parsed)
+        self._stream: AnswerStream = DIALECTS[parsed.endpoint].stream(head, parsed)
         self._silence = Silence(admitted.events, math.inf, asyncio.get_running_loop())
         self._failed = False
 

@@ -17,6 +17,7 @@ from tests.proxy.responses_world import (
     says,
 )
 from tests.proxy.small_gateway import NAME
+from tests.waiting import until
 
 WEATHER = {
     "type": "function",
@@ -305,3 +306,17 @@ async def test_what_is_too_long_is_named_as_this_endpoint_calls_it(tmp_path):
         assert long.error["param"] == "input"
         much = await here.post(RESPONSES, asking(max_output_tokens=5000))
         assert much.error["param"] == "max_output_tokens"
+
+
+async def test_a_stream_whose_worker_dies_for_good_ends_with_a_failed_response_in_its_turn(tmp_path):
+    async with responses_gateway(tmp_path, "hélo") as here:
+        here.worker.pause_at = 2
+        asked = here.asking(RESPONSES, asking(stream=True))
+        await until(lambda: here.live and here.paused_at(2))
+        here.answer = lambda _submit: "it can't go on"
+        await here.replace_worker()
+        events = checked_events(await asked)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["type"] == "response.failed"
+    assert events[-1]["response"]["status"] == "failed"
+    assert events[-1]["response"]["error"]["message"]
