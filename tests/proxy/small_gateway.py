@@ -181,9 +181,12 @@ class Gateway:
         return self.proxy.dispatcher.live
 
     def paused_at(self, index):
-        """Tell whether all rows stand at this index, and every token before it has reached the proxy."""
-        running = self.proxy.dispatcher._live.running()
-        return self.worker.paused_at(index) and {len(each.emitted) for each in running} == {index}
+        """Tell whether all rows stand at this index, and all tokens before it were taken by what writes."""
+        running = list(self.proxy.dispatcher._live.running())
+        came = {len(each.emitted) for each in running} == {index} and all(
+            each.events.empty() for each in running
+        )
+        return self.worker.paused_at(index) and came
 
     async def idle(self):
         """Wait until nothing is live, neither here nor in the worker."""
