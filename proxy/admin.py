@@ -5,6 +5,7 @@ Nothing of it is reachable by HTTP from outside, so it needs no key, and no web 
 | order | body | does |
 |---|---|---|
 | POST /admin/reload | | reads lanes and keys again |
+| GET /admin/snapshot | | the gateway at this moment, as its status page shows it |
 | GET /admin/status | | says what the gateway and its worker are doing, and how the last restart goes |
 | POST /admin/restart | `{"drain": bool, "timeout_s": number}` | begins to replace the worker; 202 |
 | POST /admin/drain | `{"on": bool}` | takes nothing new, or opens again |
@@ -28,6 +29,7 @@ from proxy.orders import BadOrder, ClearOrder, DrainOrder, RestartOrder, StopOrd
 from proxy.planned_restart import PlannedRestart, Sight, why_not
 from proxy.policy import PolicyInForce, Reloaded
 from proxy.quarantine import Quarantine
+from proxy.status.taker import SnapshotTaker
 from proxy.worker_link import WorkerLink
 from shared.clock import Clock
 from shared.errors import SettingsError
@@ -50,6 +52,7 @@ class Admin:
         dispatcher: Dispatcher,
         link: WorkerLink,
         quarantine: Quarantine,
+        status: SnapshotTaker,
         *,
         clock: Clock,
         stop: Callable[[bool], None],
@@ -58,6 +61,7 @@ class Admin:
         self._dispatcher = dispatcher
         self._link = link
         self._quarantine = quarantine
+        self._taker = status
         self._clock = clock
         self._stop = stop
         self._reloading = asyncio.Lock()
@@ -71,6 +75,7 @@ class Admin:
             [
                 web.post("/admin/reload", self._reload),
                 web.get("/admin/status", self._status),
+                web.get("/admin/snapshot", self._snapshot),
                 web.post("/admin/restart", self._begin_restart),
                 web.post("/admin/drain", self._drain),
                 web.post("/admin/stop", self._end),
@@ -146,6 +151,9 @@ class Admin:
 
     async def _status(self, _request: web.Request) -> web.Response:
         return web.json_response(self._told())
+
+    async def _snapshot(self, _request: web.Request) -> web.Response:
+        return web.json_response(asdict(self._taker.snapshot()))
 
     async def _drain(self, request: web.Request) -> web.Response:
         order = read_order(DrainOrder, await request.read())

@@ -57,8 +57,8 @@ class LiveSequence:
     lost it. `park_pinged` is the same of a park that is under way, and None while there is none: with a
     worker that has seen a later one, the park or its answer got lost. `ran_on` is the epoch it was submitted
     to last, None once its end there is settled. `lost_at` is when a worker's end took its row, until its next
-    token. `cached_tokens` of its prompt were there already when it was first begun; None until that is told.
-    `names` are those of its prompt's blocks.
+    token; `came_at` is when its last token came. `cached_tokens` of its prompt were there already when it was
+    first begun; None until that is told. `names` are those of its prompt's blocks.
     """
 
     name: str
@@ -77,6 +77,7 @@ class LiveSequence:
     park_pinged: int | None = None
     ran_on: int | None = None
     lost_at: float | None = None
+    came_at: float | None = None
     cached_tokens: int | None = None
     names: tuple[int, ...] = ()
 
@@ -96,12 +97,14 @@ class Release(Protocol):
 class Admitted:
     """A measured request that is queued or runs. Close it on every path: it gives everything back.
 
-    `lane` is the name of the lane that serves it; `failed_at` is when one of its answers did.
+    `lane` is the name of the lane that serves it; `failed_at` is when one of its answers did. `arrived_at` is
+    when the request's head was read, `received_at` when it was measured and let in.
     """
 
     measured: Measured
     sequences: tuple[LiveSequence, ...]
     events: asyncio.Queue[Event]
+    arrived_at: float
     received_at: float
     release: Release
     lane: str

@@ -24,12 +24,15 @@ from proxy.keys import KEY_FILE_NAME, KeyFile
 from proxy.listening import Listening
 from proxy.measure import Measurer
 from proxy.middleware import request_boundary
+from proxy.observer import Observer
 from proxy.policy import PolicyInForce
 from proxy.quarantine import Quarantine
 from proxy.response_store import ResponseStore
 from proxy.routes import Routes, Service
 from proxy.slow_readers import SlowReaders
 from proxy.sockets import connection_options, connections_allowed, raised_descriptor_limit
+from proxy.status.pages import StatusPages
+from proxy.status.taker import SnapshotTaker
 from proxy.text_model import TextModel
 from proxy.worker_link import WorkerLink
 from shared.channel import RouterChannel
@@ -85,6 +88,7 @@ class Proxy:
         clock: Clock = SystemClock()
         text_model = TextModel.load(folder, answer_format=settings.proxy.answer_format)
         metrics = self._metrics = Metrics()
+        self.observer = Observer(metrics, clock)
         context = min(folder.context_tokens, settings.worker.context_tokens or folder.context_tokens)
         self._settings = settings
         self._channel = channel
@@ -105,12 +109,23 @@ class Proxy:
             resumes_max=settings.proxy.resumes_max,
             stop_ids=text_model.stop_ids,
             clock=clock,
-            metrics=metrics,
+            observer=self.observer,
             log=log,
         )
         self.link.attach(self.dispatcher)
+        names = served_names(folder)
+        health = Health(self.link, self.dispatcher, metrics, clock)
+        self.status = SnapshotTaker(
+            names[0], self.link, self.dispatcher, self.observer, lambda: health.prompts, clock=clock
+        )
         self.admin = Admin(
-            self.policy, self.dispatcher, self.link, self.quarantine, clock=clock, stop=self._end_with_worker
+            self.policy,
+            self.dispatcher,
+            self.link,
+            self.quarantine,
+            self.status,
+            clock=clock,
+            stop=self._end_with_worker,
         )
         self.quotas = Quotas()
         self.listening: Listening | None = None
@@ -119,14 +134,14 @@ class Proxy:
         self.keyed = KeyedAnswers(store, bounds.detached_s, clock, log)
         self.responses = ResponseStore(bounds.responses_mb * MIB, 3600 * bounds.responses_hours)
         service = Service(
-            names=served_names(folder),
+            names=names,
             policy=self.policy,
             quotas=self.quotas,
             text_model=text_model,
             measurer=self.measurer,
             dispatcher=self.dispatcher,
             link=self.link,
-            health=Health(self.link, self.dispatcher, metrics, clock),
+            health=health,
             keyed=self.keyed,
             conversations=Conversations(
                 self.responses, clock, lambda: text_model.format.call_rule is not None
@@ -140,12 +155,10 @@ class Proxy:
         self.app = self._application(service)
 
     def _application(self, service: Service) -> web.Application:
-        refused = self._metrics.refused
-        boundary = request_boundary(
-            service.clock, _jitter, lambda lane, code: refused.labels(lane, code).inc(), self._log
-        )
+        boundary = request_boundary(service.clock, _jitter, self.observer.refused, self._log)
         app = web.Application(middlewares=[boundary], client_max_size=BODY_BYTES_MAX)
         Routes(service, self._settings.proxy.request_timeout_s).add_to(app)
+        StatusPages(self.status).add_to(app)
         return app
 
     def _end_with_worker(self, at_once: bool) -> None:
@@ -218,6 +231,7 @@ class Proxy:
             if self._channel.bind_again():
                 self._log.warning("the wire's socket had been removed; workers to come find it again")
             self.dispatcher.tick()
+            self.status.tick()
 
     async def _run_link(self) -> None:
         """Run the link, and the clock beside it, until cancelled."""

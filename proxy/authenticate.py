@@ -22,7 +22,8 @@ _NAME_CHARS_SHOWN: Final = 100
 class Caller:
     """Who asks, and within which bounds; None doesn't bind. `key_id` is empty for whoever needs no key.
 
-    `private_prefixes` says that beginnings of prompts are shared with nobody else.
+    `private_prefixes` says that beginnings of prompts are shared with nobody else; `key_class` is what
+    metrics tell keys apart by.
     """
 
     key_id: str
@@ -36,6 +37,7 @@ class Caller:
     context_tokens: int | None = None
     max_tokens: int | None = None
     private_prefixes: bool = False
+    key_class: str = ""
 
     @property
     def salt(self) -> str:
@@ -109,6 +111,7 @@ def _known(record: KeyRecord, private_prefixes: bool) -> _Known:
         context_tokens=record.context_tokens,
         max_tokens=record.max_tokens,
         private_prefixes=record.private_prefixes or private_prefixes,
+        key_class=record.key_class,
     )
     return _Known(caller, bytes.fromhex(record.salt), bytes.fromhex(record.digest))
 

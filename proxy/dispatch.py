@@ -16,6 +16,7 @@ from proxy.admission.instructions import Park, Refuse, Start
 from proxy.admitted import Admitted, Event, LiveSequence, TokenCame
 from proxy.deaths import Deaths
 from proxy.live_answers import Link, LiveAnswers, newcomer_of, sequences_of
+from proxy.observer import Observer
 from proxy.quarantine import Quarantine
 from proxy.request import Measured, Ticket
 from shared import messages
@@ -37,7 +38,6 @@ from shared.messages import (
     Step,
     Submit,
 )
-from shared.metrics import Metrics
 from shared.model_facts import ModelFacts
 
 _DRAIN_RETRY_S: Final = 5.0
@@ -58,7 +58,7 @@ class Dispatcher:
         resumes_max: int,
         stop_ids: tuple[int, ...],
         clock: Clock,
-        metrics: Metrics,
+        observer: Observer,
         log: Logger,
     ) -> None:
         self._link = link
@@ -66,9 +66,9 @@ class Dispatcher:
         self.quarantine = quarantine
         self._stop_ids = stop_ids
         self._clock = clock
-        self._metrics = metrics
+        self._observer = observer
         self._log = log
-        self._live = LiveAnswers(link, admission, metrics, clock)
+        self._live = LiveAnswers(link, admission, observer, clock)
         self._deaths = Deaths(self._live, admission, quarantine, resumes_max, clock=clock, log=log)
         self._numbers = itertools.count(1)
         self._has_had_worker = False
@@ -103,8 +103,11 @@ class Dispatcher:
         if not self._has_had_worker:
             raise Loading("the model is being loaded", retry_after_s=self._restart_s)
 
-    def admit(self, measured: Measured, request_id: str) -> Admitted:
-        """Queue all answers of a request, or raise a Refusal that says why not and when to come back."""
+    def admit(self, measured: Measured, request_id: str, arrived_at: float | None = None) -> Admitted:
+        """Queue all answers of a request, or raise a Refusal that says why not and when to come back.
+
+        `arrived_at` is when the request came; by default now.
+        """
         self._check_open()
         self.quarantine.refuse(measured.fingerprints)
         events: asyncio.Queue[Event] = asyncio.Queue()
@@ -112,7 +115,8 @@ class Dispatcher:
         # Clients choose request ids, and may choose the same one twice.
         sequences = tuple(sequences_of(measured, f"{request_id}/{next(self._numbers)}", events))
         self._admission.arrived(ticket.lane.name, [newcomer_of(each, ticket) for each in sequences], now)
-        admitted = Admitted(measured, sequences, events, now, self._release, ticket.lane.name)
+        came_at = now if arrived_at is None else arrived_at
+        admitted = Admitted(measured, sequences, events, came_at, now, self._release, ticket.lane.name)
         self._live.add(admitted)
         self.tick()
         return admitted
@@ -141,6 +145,10 @@ class Dispatcher:
         """How many answers are queued or run."""
         return len(self._live)
 
+    def rows(self) -> list[tuple[str, LiveSequence]]:
+        """Return the answers that hold a row, each with its lane; to be read."""
+        return [(self._live.owner(each).lane, each) for each in self._live.running()]
+
     @property
     def admission(self) -> Admission:
         """What decides; to be read, not told anything."""
@@ -160,6 +168,7 @@ class Dispatcher:
 
     def worker_came(self, hello: Hello) -> None:
         self._has_had_worker = True
+        self._observer.worker_came()
         self._admission.worker_measured(hello.prefill_ms_per_token, hello.decode_ms_per_step)
         self._admission.worker_came(hello.facts, hello.budget_bytes, hello.slots, self._clock.now())
         self.tick()
@@ -178,6 +187,7 @@ class Dispatcher:
     def worker_went(self, cause: str) -> None:
         """Put what ran back in front of its lane. Whose fault it was shows when its supervisor says so."""
         now = self._clock.now()
+        self._observer.worker_went()
         self._admission.worker_went(now)
         running = self._live.running()
         for sequence in running:
@@ -187,7 +197,7 @@ class Dispatcher:
 
     def worker_died(self, exited: Exited) -> None:
         """Take the supervisor's word on why a worker ended, some time after `worker_went`."""
-        self._metrics.deaths.labels(exited.cause).inc()
+        self._observer.died(exited)
         self._deaths.died(exited)
         self.tick()
 
@@ -195,6 +205,7 @@ class Dispatcher:
         """Hand each row's token on, and tell admission what the step took."""
         lost: list[LiveSequence] = []
         came: list[str] = []
+        self._observer.stepped(step)
         logprobs = {each.place: each for each in step.logprobs}
         for place, row in enumerate(step.rows):
             sequence = self._live.current(row.sequence, row.attempt)
@@ -204,11 +215,8 @@ class Dispatcher:
                 lost.append(sequence)
             else:
                 sequence.emitted.append(row.token)
-                if sequence.lost_at is not None:
-                    self._metrics.resume_seconds.labels(self._live.owner(sequence).lane).observe(
-                        self._clock.now() - sequence.lost_at
-                    )
-                    sequence.lost_at = None
+                self._observer.came(self._live.owner(sequence), sequence)
+                sequence.lost_at = None
                 sequence.events.put_nowait(TokenCame(sequence.answer, row.token, logprobs.get(place)))
                 came.append(row.sequence)
         shares = [*self._shares(step)]
@@ -289,7 +297,7 @@ class Dispatcher:
             return
         sequence.parks += 1
         sequence.ran_on = None
-        self._metrics.parks.labels(self._admission.state.lane_of[sequence.name].settings.name).inc()
+        self._observer.parked(self._admission.state.lane_of[sequence.name].settings.name)
         self._admission.parked(sequence.name, self._clock.now())
 
     def _watch_memory(self, progress: Progress) -> None:
@@ -316,7 +324,7 @@ class Dispatcher:
         for instruction in self._admission.decide(self._clock.now()):
             match instruction:
                 case Start():
-                    self._metrics.started(instruction)
+                    self._observer.started(instruction)
                     self._submit(self._live[instruction.name])
                 case Park(name):
                     self._park(self._live[name])
@@ -373,7 +381,7 @@ class Dispatcher:
         self._admission.interrupted(going_on, self._clock.now())
         self.resumed += len(going_on)
         for name in going_on:
-            self._metrics.resumes.labels(self._live.owner(self._live[name]).lane).inc()
+            self._observer.resumed(self._live.owner(self._live[name]).lane)
 
     def _recover(self, sequences: list[LiveSequence], cause: str) -> None:
         """Run sequences again from what they have, while the worker goes on with the others."""

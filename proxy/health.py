@@ -21,11 +21,11 @@ class Health:
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._clock = clock
-        self._prompts = PromptUse()
+        self.prompts = PromptUse()
 
     def prompted(self, lane: str, use: PromptUse) -> None:
         """Count what a request's prompts took, once it has ended; one that never began took nothing."""
-        self._prompts += use
+        self.prompts += use
         if use.tokens:
             self._metrics.prompt_tokens.labels(lane).inc(use.tokens)
             self._metrics.cached_tokens.labels(lane).inc(use.cached)
@@ -46,8 +46,8 @@ class Health:
             "queued": self._dispatcher.admission.queued,
             "reserved_bytes": self._dispatcher.admission.reserved_bytes,
             "resumed": self._dispatcher.resumed,
-            "prompt_tokens": self._prompts.tokens,
-            "cached_tokens": self._prompts.cached,
+            "prompt_tokens": self.prompts.tokens,
+            "cached_tokens": self.prompts.cached,
             "suspects": len(self._dispatcher.admission.state.trials.waiting),
             "quarantined": len(self._dispatcher.quarantine),
             "lanes": self._lanes(),

@@ -55,6 +55,7 @@ class KeyRecord(BaseModel):
     models: tuple[str, ...] | None = Field(None, min_length=1, max_length=_MODELS_MAX)
     context_tokens: int | None = Field(None, ge=16, le=CONTEXT_TOKENS_MAX, description="prompt and answer")
     max_tokens: int | None = Field(None, ge=1, le=CONTEXT_TOKENS_MAX, description="most that may be asked")
+    key_class: str = Field("", pattern=r"^([a-z][a-z0-9_-]{0,31})?$", description="what metrics tell it by")
     private_prefixes: bool = Field(False, description="beginnings of prompts are shared with no other key")
 
     @field_validator("name")

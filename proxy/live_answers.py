@@ -9,12 +9,12 @@ from typing import Final, Protocol
 from proxy.admission.answer import Newcomer
 from proxy.admission.core import Admission
 from proxy.admitted import Admitted, AnswerEnded, Event, LiveSequence, RequestFailed
+from proxy.observer import Observer
 from proxy.request import Measured, Ticket
 from shared.clock import Clock
 from shared.errors import Refusal
 from shared.limits import RECORDS_MAX
 from shared.messages import Cancel, FinishReason, Message
-from shared.metrics import Metrics
 from shared.sampling import Sampling
 
 _DEPARTED_MAX: Final = RECORDS_MAX
@@ -47,10 +47,10 @@ class Asked:
 class LiveAnswers:
     """By name, with the request that each is for. Whatever ends leaves admission as well, on every path."""
 
-    def __init__(self, link: Link, admission: Admission, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, link: Link, admission: Admission, observer: Observer, clock: Clock) -> None:
         self._link = link
         self._admission = admission
-        self._metrics = metrics
+        self._observer = observer
         self._clock = clock
         self._sequences: dict[str, LiveSequence] = {}
         self._owners: dict[str, Admitted] = {}
@@ -113,7 +113,7 @@ class LiveAnswers:
         admitted = self._owners[sequence.name]
         if admitted.failed_at is None:
             admitted.failed_at = self._clock.now()
-            self._metrics.refused.labels(admitted.lane, refusal.code).inc()
+            self._observer.failed(admitted, refusal)
         sequence.events.put_nowait(RequestFailed(refusal))
         self._forget(sequence, completed=False)
 
@@ -149,6 +149,7 @@ class LiveAnswers:
 
     def _forget(self, sequence: LiveSequence, *, completed: bool) -> None:
         sequence.running = False
+        self._observer.ended(self._owners[sequence.name], sequence, completed=completed)
         del self._sequences[sequence.name], self._owners[sequence.name]
         if not self._sequences:
             self.emptied.set()

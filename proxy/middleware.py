@@ -29,16 +29,15 @@ def request_boundary(
 
     @web.middleware
     async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
-        notes = request[NOTES] = Notes(_request_id(request))
+        notes = request[NOTES] = Notes(_request_id(request), clock.now())
         if speaks_anthropic(request.path):
             notes.extra_headers[REQUEST_ID_HEADER] = notes.request_id
-        started_at = clock.now()
         status = 499
         try:
             response = await _answered(request, handler, jitter, refused, log)
             status = response.status
         finally:
-            ms = round(1000 * (clock.now() - started_at))
+            ms = round(1000 * (clock.now() - notes.arrived_at))
             tell = log.debug if request.path.startswith("/health/") else log.info
             tell(
                 "request",

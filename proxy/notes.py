@@ -12,7 +12,7 @@ from proxy.prompt_use import PromptUse, prompt_use
 
 @dataclass(slots=True)
 class Notes:
-    """Grows as the request comes along.
+    """Grows as the request comes along. `arrived_at` is when its head was read, by the clock.
 
     `rate_headers` returns the x-ratelimit-… headers as of now; `extra_headers` are what this one response has
     besides. `backlog_bytes` returns, roughly, what waits to be written to a client that doesn't take it.
@@ -20,6 +20,7 @@ class Notes:
     """
 
     request_id: str
+    arrived_at: float
     lane: str = ""
     admitted: Admitted | None = None
     rate_headers: Callable[[], dict[str, str]] = dict

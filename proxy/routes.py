@@ -233,7 +233,7 @@ class Routes:
         with self._service.dispatcher.arriving(parsed.answers, ticket):
             measured = await self._service.measurer.measure(parsed, ticket)
         asked.quota.charge(measured.tokens)
-        with self._service.dispatcher.admit(measured, notes.request_id) as admitted:
+        with self._service.dispatcher.admit(measured, notes.request_id, notes.arrived_at) as admitted:
             notes.admitted = asked.quota.admitted = admitted
             try:
                 yield admitted

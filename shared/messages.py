@@ -25,10 +25,10 @@ from shared.limits import (
 )
 from shared.model_facts import ModelFacts
 from shared.prefix_chain import NAME_BITS
-from shared.readings import NO_PREFIXES, MemoryReading, PrefixReading
+from shared.readings import NO_PREFIXES, NO_ROWS, EngineReading, MemoryReading, PrefixReading
 from shared.sampling import Sampling
 
-PROTOCOL_VERSION: Final = 6
+PROTOCOL_VERSION: Final = 7
 
 FinishReason = Literal["stop", "length"]
 Phase = Literal["loading", "idle", "prefill", "decode"]
@@ -292,6 +292,7 @@ class Progress:
     wants_recycle: bool
     memory: MemoryReading
     prefixes: PrefixReading = NO_PREFIXES
+    engine: EngineReading = NO_ROWS
 
 
 @dataclass(frozen=True, slots=True)

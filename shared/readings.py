@@ -32,4 +32,18 @@ class PrefixReading:
     disk_bad: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class EngineReading:
+    """What the engine has now: rows that decode, in groups of like lengths that run one after another.
+
+    `arrays` are alive, of `arrays_max` at most; both are 0 where the device bounds no such number.
+    """
+
+    rows: int = 0
+    groups: int = 0
+    arrays: int = 0
+    arrays_max: int = 0
+
+
 NO_PREFIXES: Final = PrefixReading()
+NO_ROWS: Final = EngineReading()

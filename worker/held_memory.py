@@ -25,7 +25,8 @@ class MemorySources:
 class HeldMemory:
     """The guard and its hands. Make it when the worker is ready to serve: what is held then is the start.
 
-    `parameters` is how many arrays the model itself has.
+    `parameters` is how many arrays the model itself has. `arrays` are alive, counted once a second, of
+    `arrays_max` at most; both are 0 where nothing bounds them.
     """
 
     def __init__(
@@ -41,7 +42,8 @@ class HeldMemory:
         self._sources = sources
         self._engine = engine
         self._parameters = parameters
-        self._counts_arrays = bounds.arrays_max > 0
+        self.arrays_max = bounds.arrays_max
+        self.arrays = 0
         self._clock = clock
         self._log = log
         self._asked_at = float("-inf")
@@ -83,7 +85,11 @@ class HeldMemory:
         return Seen(now, self.reading, kv_bytes, is_idle, available_bytes, self._arrays(), kept_bytes)
 
     def _arrays(self) -> int | None:
-        return self._parameters + self._engine.arrays if self._counts_arrays else None
+        """Count the arrays that are alive, None where nothing bounds them."""
+        if not self.arrays_max:
+            return None
+        self.arrays = self._parameters + self._engine.arrays
+        return self.arrays
 
     def _tell(self) -> None:
         if self.orders.wants_recycle:

@@ -256,4 +256,5 @@ class Loop:
             running=self._scheduler.names,
             kv_bytes=self._engine.kv_bytes,
             prefixes=self._engine.prefixes,
+            rows_and_groups=self._engine.rows_and_groups,
         )

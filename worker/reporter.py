@@ -6,7 +6,7 @@ from typing import Final
 
 from shared.limits import PROGRESS_INTERVAL_S
 from shared.messages import Hello, Phase, Progress
-from shared.readings import PrefixReading
+from shared.readings import EngineReading, PrefixReading
 from worker.held_memory import HeldMemory
 from worker.outbox import Outbox
 from worker.scheduler import Emitted, Ended, Outcome
@@ -51,6 +51,7 @@ class Reporter:
         running: tuple[str, ...],
         kv_bytes: int,
         prefixes: PrefixReading,
+        rows_and_groups: tuple[int, int],
     ) -> None:
         """Say what is about to happen. What the turn before had planned may still be under way."""
         orders = self._memory.orders
@@ -68,6 +69,7 @@ class Reporter:
             wants_recycle=orders.wants_recycle,
             memory=self._memory.reading,
             prefixes=prefixes,
+            engine=EngineReading(*rows_and_groups, self._memory.arrays, self._memory.arrays_max),
         )
         self._expected_ms = expected_ms
         self._report(progress)

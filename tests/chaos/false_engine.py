@@ -38,6 +38,7 @@ class FalseEngine:
     plan = Plan()
     points: Points
     prefixes = NO_PREFIXES
+    rows_and_groups = (0, 0)
     reuse = "none"
     share_tokens = 0
 

@@ -4,6 +4,7 @@ import structlog
 
 from proxy.admission.core import Admission
 from proxy.dispatch import Dispatcher
+from proxy.observer import Observer
 from proxy.quarantine import refusal
 from shared.clock import FalseClock
 from shared.lane_settings import AdmissionSettings, LaneSettings
@@ -69,7 +70,7 @@ class World:
             Admission(lanes, AdmissionSettings()),
             self.quarantine,
             resumes_max=resumes_max,
-            metrics=self.metrics,
+            observer=Observer(self.metrics, self.clock),
             stop_ids=STOP_IDS,
             clock=self.clock,
             log=structlog.get_logger(),

@@ -14,6 +14,7 @@ import structlog
 from proxy.admission.core import Admission
 from proxy.admitted import AnswerEnded, RequestFailed, TokenCame
 from proxy.dispatch import Dispatcher
+from proxy.observer import Observer
 from proxy.worker_link import WorkerLink
 from shared.clock import FalseClock
 from shared.codec import encode
@@ -207,7 +208,7 @@ class Simulation:
             Admission(LANES, AdmissionSettings()),
             FalseQuarantine(),
             resumes_max=2,
-            metrics=Metrics(),
+            observer=Observer(Metrics(), self.clock),
             stop_ids=(STOP,),
             clock=self.clock,
             log=log,

@@ -19,7 +19,7 @@ def admitted(prompts, choices, found):
     for sequence, tokens in zip(sequences, found, strict=True):
         sequence.attempt = 0 if tokens is None else 1
         sequence.cached_tokens = tokens if tokens is not None and tokens >= 0 else None
-    return Admitted(asked, sequences, events, 0.0, lambda _sequence, *, complete: None, "lane")
+    return Admitted(asked, sequences, events, 0.0, 0.0, lambda _sequence, *, complete: None, "lane")
 
 
 def test_prompts_are_summed():

@@ -70,7 +70,7 @@ def admitted():
         events.put_nowait(TokenCame(0, token))
     events.put_nowait(AnswerEnded(0, "length"))
     sequences = tuple(sequences_of(asked, "r", events))
-    return Admitted(asked, sequences, events, 0.0, lambda _sequence, *, complete: None, "lane")
+    return Admitted(asked, sequences, events, 0.0, 0.0, lambda _sequence, *, complete: None, "lane")
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from shared.messages import (
     Submit,
 )
 from shared.model_facts import ModelFacts
-from shared.readings import MemoryReading, PrefixReading
+from shared.readings import EngineReading, MemoryReading, PrefixReading
 from shared.sampling import LogitBias, Sampling
 
 FACTS = ModelFacts(
@@ -118,6 +118,7 @@ SAMPLES = (
         wants_recycle=False,
         memory=MemoryReading(1, 2, 3, 4),
         prefixes=PrefixReading(1, 2, 3, 4, 5, 6, 7, 8),
+        engine=EngineReading(2, 1, 300, 499_000),
     ),
     Starting(3, Care(1, "closed")),
     Exited(3, "memory", "Unable to allocate", (ManifestRow("a/0", 1, 10, False),)),

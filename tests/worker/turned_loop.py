@@ -53,6 +53,7 @@ class FalseEngine:
         self.fails_in = "launch"
         self.kv_bytes = KV_BYTES
         self.arrays = 0
+        self.rows_and_groups = (0, 0)
         self.bytes_max: list[int] = []
         self.kept: dict[str, int | None] = {}
         self.begun: list[str] = []

@@ -117,6 +117,12 @@ class BatchEngine:
         """How many arrays caches and kept beginnings hold, counted anew."""
         return self._caches.arrays + self._prefilling.arrays + self._beginnings.arrays
 
+    @property
+    def rows_and_groups(self) -> tuple[int, int]:
+        """How many rows decode, and in how many groups that run one after another."""
+        rows = len(self._caches.rows)
+        return rows, max(self._caches.groups, min(1, rows))
+
     def limit_bytes(self, bytes_max: int) -> None:
         """From the next step on waste memory for speed only within so many bytes."""
         self._caches.bytes_max = bytes_max

@@ -71,6 +71,9 @@ class RowCaches(Protocol):
     @property
     def arrays(self) -> int: ...
 
+    @property
+    def groups(self) -> int: ...
+
 
 class RowBatch:
     """Rows are anything hashable. `rows` is their order in the step that comes, and in what it returns."""
@@ -174,6 +177,11 @@ class RowBatch:
         return sum(len(planes) for group in self._groups for planes in group.planes) + arrays_in(
             self._stacked
         )
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are; a batch of states only has none, and runs as one."""
+        return len(self._groups)
 
     @property
     def shapes(self) -> list[Shape]:

@@ -63,5 +63,10 @@ class SoloRow:
         return sum(int(cache.nbytes) for cache in self.layers)
 
     @property
+    def groups(self) -> int:
+        """It is alone."""
+        return len(self.rows)
+
+    @property
     def arrays(self) -> int:
         return arrays_in(self.layers)
