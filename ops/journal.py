@@ -1,7 +1,6 @@
 """`forebay journal`: the last lives of the worker, from its supervisor's journal, in words or as JSON."""
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ops.foreground_lock import is_held
+from ops.wording import count, printable, size, span
 from shared.config import Settings
 from shared.errors import SettingsError
 from shared.messages import DeathCause, ManifestRow
@@ -19,8 +19,6 @@ from shared.readings import MemoryReading
 from shared.run_folder import RunFolder
 from worker.journal import Life, folder_of, read_lives
 
-_GIBIBYTE: Final = 1 << 30
-_MEBIBYTE: Final = 1 << 20
 _STDERR_LINES: Final = 5
 _ROWS_SHOWN: Final = 8
 
@@ -36,8 +34,6 @@ _CAUSES: Final[dict[DeathCause, str]] = {
 }
 _LIVES: Final = "lives"
 _STYLES: Final = {_LIVES: "green", _CAUSES["planned"]: "cyan"}
-_GAPS: Final = re.compile(r"(?<=\S) {3,}")
-_COLOURS: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 def last_lives(settings: Settings, count: int) -> list[Life]:
@@ -113,14 +109,14 @@ def _facts(life: Life, view: View) -> Iterator[tuple[str, str]]:
     """Yield a label and words for each thing that is known. Without a label, words go on with the last."""
     yield "lived", _lived(life, view)
     if life.detail:
-        yield "detail", _printable(life.detail)
+        yield "detail", printable(life.detail)
     if life.phase is not None or life.rows:
         yield "ran", _doing(life)
     for row in life.rows[:_ROWS_SHOWN]:
         yield "", _row(row)
     if len(life.rows) > _ROWS_SHOWN:
         yield "", f"and {len(life.rows) - _ROWS_SHOWN} more (--json has all)"
-    yield "gave", f"{_count(life.tokens, 'token')}, {_count(life.answers, 'whole answer')}"
+    yield "gave", f"{count(life.tokens, 'token')}, {count(life.answers, 'whole answer')}"
     if life.memory is not None and life.memory.footprint_bytes:
         yield "memory", _memory(life.memory)
     if life.ended_at is not None:
@@ -131,23 +127,23 @@ def _facts(life: Life, view: View) -> Iterator[tuple[str, str]]:
 def _lived(life: Life, view: View) -> str:
     lived = "nobody saw for how long"
     if life.lived_s is not None:
-        lived = _span(life.lived_s)
+        lived = span(life.lived_s)
     elif _fate(life, view) == _LIVES and life.spawned_at is not None:
-        lived = f"{_span((view.now - life.spawned_at).total_seconds())} until now"
+        lived = f"{span((view.now - life.spawned_at).total_seconds())} until now"
     if life.ready_after_s is not None:
         return f"{lived}, ready after {life.ready_after_s:.1f} s"
     return f"{lived}, never ready" if life.ended_at else lived
 
 
 def _doing(life: Life) -> str:
-    rows = _count(len(life.rows), "row") if life.rows else "no rows"
+    rows = count(len(life.rows), "row") if life.rows else "no rows"
     return f"{rows}, {life.phase or 'doing what is unknown'}, at step {life.step}"
 
 
 def _row(row: ManifestRow) -> str:
     what = "prefilling before" if row.prefilling else "about to make"
     again = f", attempt {row.attempt}" if row.attempt > 1 else ""
-    return f"{_printable(row.sequence)}: {what} token {row.index}{again}"
+    return f"{printable(row.sequence)}: {what} token {row.index}{again}"
 
 
 def _memory(memory: MemoryReading) -> str:
@@ -157,41 +153,17 @@ def _memory(memory: MemoryReading) -> str:
         "peak": memory.peak_bytes,
         "footprint": memory.footprint_bytes,
     }
-    return ", ".join(f"{_size(held)} {name}" for name, held in parts.items())
+    return ", ".join(f"{size(held)} {name}" for name, held in parts.items())
 
 
 def _stderr(life: Life, *, whole: bool) -> Iterator[tuple[str, str]]:
-    lines = [_printable(line.rstrip()) for line in life.stderr_tail.splitlines() if line.strip()]
+    lines = [printable(line.rstrip()) for line in life.stderr_tail.splitlines() if line.strip()]
     shown = lines if whole else lines[-_STDERR_LINES:]
     for number, line in enumerate(shown):
         yield ("stderr" if number == 0 else ""), line
     if len(lines) > len(shown):
-        yield "", f"({_count(len(lines) - len(shown), 'line')} before; --stderr shows them)"
-
-
-def _printable(text: str) -> str:
-    """Return it without what could steer a terminal, and without a log's wide columns."""
-    plain = _COLOURS.sub("", text).expandtabs()
-    return _GAPS.sub("  ", "".join(char if char.isprintable() else " " for char in plain))
+        yield "", f"({count(len(lines) - len(shown), 'line')} before; --stderr shows them)"
 
 
 def _local(moment: datetime) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _span(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest_s = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest_s:02} s"
-
-
-def _size(held_bytes: int) -> str:
-    if held_bytes < _GIBIBYTE:
-        return f"{held_bytes / _MEBIBYTE:.0f} MiB"
-    return f"{held_bytes / _GIBIBYTE:.2f} GiB"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

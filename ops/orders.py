@@ -1,4 +1,4 @@
-"""The commands that are given to what runs, or ask after it: reload, restart, drain, stop, journal."""
+"""The commands given to what runs, or asking after it: status, top, reload, restart, drain, stop, journal."""
 
 from typing import Annotated
 
@@ -24,8 +24,42 @@ restart = typer.Typer(
 def add_to(app: typer.Typer) -> None:
     """Give the commands of this file to the program."""
     app.add_typer(restart, rich_help_panel=PANEL)
-    for command in (drain, stop, reload, journal):
+    for command in (status, top, drain, stop, reload, journal):
         app.command(rich_help_panel=PANEL)(command)
+
+
+def status(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+    config: Config = None,
+    port: Port = None,
+) -> None:
+    """Show how the gateway is, once. Exit status: 0 it serves, 1 it doesn't now, 2 there is none."""
+    with plain_errors():
+        settings = load(config, {"port": port})
+        from rich.console import Console  # noqa: PLC0415 (--help must not wait for it)
+
+        from ops.status import status as show  # noqa: PLC0415 (likewise)
+
+        raise typer.Exit(0 if show(settings, Console(highlight=False), as_json=as_json) else 1)
+
+
+def top(
+    *,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=60, help="Between two looks.")
+    ] = 1.0,
+    config: Config = None,
+    port: Port = None,
+) -> None:
+    """Watch the gateway: lanes, rows, memory and the worker's ends, every second, until Ctrl-C."""
+    with plain_errors():
+        settings = load(config, {"port": port})
+        from rich.console import Console  # noqa: PLC0415 (--help must not wait for it)
+
+        from ops.status import top as watch  # noqa: PLC0415 (likewise)
+
+        watch(settings, Console(highlight=False), interval)
 
 
 @restart.command("worker")
