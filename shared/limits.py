@@ -40,11 +40,14 @@ TOOLS_MAX: Final = 512
 TOOL_NAME_CHARS_MAX: Final = 128
 DESCRIPTION_CHARS_MAX: Final = 256 * KIB
 CALLS_PER_MESSAGE_MAX: Final = 512
+REASONING_DETAILS_MAX: Final = 32 * KIB  # of a message: some clients keep every bit of a stream
 SHAPE_CHOICES_MAX: Final = 1024  # texts that an answer may be
 CHOICE_CHARS_MAX: Final = 4 * KIB
 TEMPLATE_OPTIONS_MAX: Final = 32  # further variables of a chat template's, from one request
 TEMPLATE_OPTION_CHARS_MAX: Final = 16 * KIB
 ITEM_ID_CHARS_MAX: Final = 128  # of a response, an item or a call, as clients send them
+SHELL_WORDS_MAX: Final = 4096  # of a local shell's command, and variables that it is given
+SHELL_TIMEOUT_MS_MAX: Final = (1 << 31) - 1  # of such a command: the client's to keep
 METADATA_MAX: Final = 16
 METADATA_KEY_CHARS_MAX: Final = 64
 METADATA_VALUE_CHARS_MAX: Final = 512
@@ -118,11 +121,29 @@ SOCKET_PATH_BYTES_MAX: Final = 100
 PARKS_MAX: Final = 3
 RESUMES_MAX: Final = 8
 
+# What `forebay plan` does at the most.
+PLAN_OPERATIONS_MAX: Final = 10_000  # of a graph after which no longer one is drawn
+PLAN_BYTES_MAX: Final = 3 * GIB  # resident
+PLAN_S_MAX: Final = 120.0
+CONFIG_BYTES_MAX: Final = 64 * MIB  # of config.json, or of an index of weights
+
 # Time between signs of life.
 PING_INTERVAL_S: Final = 1.0
 PINGS_MISSED_MAX: Final = 3
 PROGRESS_INTERVAL_S: Final = 1.0
 KEEPALIVE_INTERVAL_S: Final = 10.0
+
+KEY_CLASSES_MAX: Final = 32  # of keys, that metrics tell apart
+
+# What `forebay bench` may ask of a server.
+BENCH_CONCURRENCY_MAX: Final = 1024
+BENCH_REQUESTS_MAX: Final = 10_000  # in one pass
+BENCH_POINTS_MAX: Final = 16  # on one axis
+BENCH_REPETITIONS_MAX: Final = 100
+BENCH_RATE_HZ_MAX: Final = 1000.0
+BENCH_SECONDS_MAX: Final = 86_400.0
+BENCH_RESULT_BYTES_MAX: Final = 256 * MIB
+BENCH_GAPS_MAX: Final = 5_000  # between tokens, that one point's result keeps
 
 assert 9 * 2 * PREFIX_NEWS_MAX < FRAME_BYTES_MAX
 assert 5 * 2 * CONTEXT_TOKENS_MAX + 4 * GRAMMAR_CHARS_MAX < FRAME_BYTES_MAX, (

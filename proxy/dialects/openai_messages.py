@@ -7,12 +7,32 @@ from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, mode
 
 from proxy.dialects.parts import arguments_of, text_of
 from proxy.fields import Fields, problem
-from shared.limits import CALLS_PER_MESSAGE_MAX, ITEM_ID_CHARS_MAX, TOOL_NAME_CHARS_MAX
+from shared.limits import (
+    CALLS_PER_MESSAGE_MAX,
+    ITEM_ID_CHARS_MAX,
+    REASONING_DETAILS_MAX,
+    TOOL_NAME_CHARS_MAX,
+)
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 _OF_AN_ANSWER: Final[Mapping[str, str]] = {"text": "text", "refusal": "refusal"}
 _OF_OTHERS: Final[Mapping[str, str]] = {"text": "text"}
+_OF_ASSISTANTS: Final = (
+    "tool_calls",
+    "function_call",
+    "refusal",
+    "reasoning_content",
+    "reasoning",
+    "reasoning_details",
+)
 _HARMLESS_IN_PARTS: Final = frozenset({"cache_control", "prompt_cache_breakpoint"})
+# Kinds of a thought's details, and the field that has each one's text. Nobody here reads what is encrypted.
+_DETAILS: Final[Mapping[str, str]] = {
+    "reasoning.text": "text",
+    "reasoning.summary": "summary",
+    "reasoning.encrypted": "data",
+}
+_HARMLESS_IN_DETAILS: Final = frozenset({"type", "id", "format", "index", "signature"})
 
 
 def _role(value: Any) -> str:
@@ -26,6 +46,43 @@ def _content(value: Any, info: ValidationInfo) -> str:
     return text_of(value, kinds, _HARMLESS_IN_PARTS)
 
 
+def _details(value: Any) -> str:
+    """Return the thought of an answer that has it in details, bit by bit: those of one index are one text."""
+    if not isinstance(value, list):
+        raise problem("must be a list")
+    if len(value) > REASONING_DETAILS_MAX:
+        raise problem(f"must have at most {REASONING_DETAILS_MAX} elements")
+    texts: list[str] = []
+    last: Any = None
+    for place, detail in enumerate(value):
+        text = _detail(detail, str(place))
+        if not text:
+            continue
+        if texts and detail.get("index") != last:
+            texts.append("\n")
+        texts.append(text)
+        last = detail.get("index")
+    return "".join(texts)
+
+
+def _detail(detail: Any, at: str) -> str:
+    if not isinstance(detail, dict):
+        raise problem("must be an object", at)
+    kind = detail.get("type")
+    if not isinstance(kind, str) or kind not in _DETAILS:
+        raise problem(f"must be one of {', '.join(_DETAILS)}", f"{at}.type")
+    field = _DETAILS[kind]
+    text = detail.get(field)
+    if not isinstance(text, str | None):
+        raise problem("must be a string", f"{at}.{field}")
+    if not isinstance(detail.get("index"), int | None):
+        raise problem("must be an integer", f"{at}.index")
+    for name in detail.keys() - _HARMLESS_IN_DETAILS - {field}:
+        if detail[name] is not None:
+            raise problem("is no field known here", f"{at}.{name}")
+    return "" if text is None or kind == "reasoning.encrypted" else text
+
+
 def _arguments(value: Any) -> dict[str, Any]:
     if not isinstance(value, str | dict):
         raise problem("must be a string")
@@ -36,6 +93,21 @@ _PARTS: Final = {"type": "array", "items": {"type": "object", "required": ["type
 Role = Annotated[str, PlainValidator(_role), WithJsonSchema({"type": "string", "enum": list(_ROLES)})]
 Content = Annotated[str, PlainValidator(_content), WithJsonSchema({"anyOf": [{"type": "string"}, _PARTS]})]
 Arguments = Annotated[dict[str, Any], PlainValidator(_arguments), WithJsonSchema({"type": "string"})]
+Details = Annotated[
+    str,
+    PlainValidator(_details),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["type"],
+                "properties": {"type": {"type": "string", "enum": list(_DETAILS)}},
+            },
+            "maxItems": REASONING_DETAILS_MAX,
+        }
+    ),
+]
 CallId = Annotated[str, Field(min_length=1, max_length=ITEM_ID_CHARS_MAX)]
 
 
@@ -70,6 +142,7 @@ class Message(Fields):
     refusal: str = ""
     reasoning_content: str = ""
     reasoning: str = ""
+    reasoning_details: Details = ""
     tool_calls: Annotated[list[ToolCall], Field(max_length=CALLS_PER_MESSAGE_MAX)] = Field([])
     tool_call_id: CallId | None = None
     function_call: CalledFunction | None = None
@@ -90,7 +163,7 @@ class Message(Fields):
             raise problem("is required", "name")
         if self.role != "tool" and self.tool_call_id is not None:
             raise problem("belongs to messages of the role 'tool'", "tool_call_id")
-        for field in ("tool_calls", "function_call", "refusal", "reasoning_content", "reasoning"):
+        for field in _OF_ASSISTANTS:
             if getattr(self, field) and self.role != "assistant":
                 raise problem("belongs to messages of the role 'assistant'", field)
         if self.tool_calls and self.function_call is not None:
@@ -131,7 +204,7 @@ class TemplateMessages:
             calls = [(self._older_id, message.function_call)]
         self._functions |= {id_: function.name for id_, function in calls}
         answer: dict[str, Any] = {"role": "assistant", "content": message.content or message.refusal}
-        thought = message.reasoning_content or message.reasoning
+        thought = message.reasoning_content or message.reasoning or message.reasoning_details
         if thought:
             answer["reasoning_content"] = thought
         if calls:

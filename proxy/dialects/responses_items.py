@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from proxy.dialects.parts import arguments_of, text_of
+from proxy.dialects.responses_shell import LOCAL_SHELL, SHELL_CALL, SHELL_OUTPUT, ShellAction, shell_arguments
 from proxy.fields import Fields, problem
 from shared.errors import InvalidRequest
 from shared.limits import ITEM_ID_CHARS_MAX, TOOL_NAME_CHARS_MAX
@@ -33,6 +34,8 @@ _PREFIXES: Final[Mapping[str, str]] = {
     "function_call_output": "fco",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
+    SHELL_CALL: "lsh",
+    SHELL_OUTPUT: "lsho",
 }
 
 _Id = Annotated[str, Field(min_length=1, max_length=ITEM_ID_CHARS_MAX)]
@@ -139,6 +142,38 @@ class _CustomOutput(_Output):
         return self._item("custom_tool_call_output", call_id=self.call_id, output=self.output)
 
 
+class _ShellCall(_Fields):
+    """A command that was called for. One without a call's id is called by its own."""
+
+    call_id: str = Field("", max_length=ITEM_ID_CHARS_MAX)
+    action: ShellAction
+
+    @property
+    def item(self) -> Item:
+        call_id = self.call_id or self.id
+        if not call_id:
+            raise problem("is required", "call_id")
+        return self._item(SHELL_CALL, call_id=call_id, action=self.action.shown)
+
+
+class _ShellOutput(_Fields):
+    """What a command printed. OpenAI's types say which by `id`, others by `call_id` as everywhere else.
+
+    An item's own id is unlike any other's: where it is the call's, the item gets another one.
+    """
+
+    call_id: str = Field("", max_length=ITEM_ID_CHARS_MAX)
+    output: _Content
+
+    @property
+    def item(self) -> Item:
+        call_id = self.call_id or self.id
+        if not call_id:
+            raise problem("is required", "call_id")
+        item = self._item(SHELL_OUTPUT, call_id=call_id, output=self.output)
+        return item if self.call_id else {**item, "id": ""}
+
+
 class _Reference(_Fields):
     id: _Id
 
@@ -154,6 +189,8 @@ _KINDS: Final[Mapping[str, type[_Fields]]] = {
     "function_call_output": _Output,
     "custom_tool_call": _CustomCall,
     "custom_tool_call_output": _CustomOutput,
+    SHELL_CALL: _ShellCall,
+    SHELL_OUTPUT: _ShellOutput,
     "item_reference": _Reference,
 }
 
@@ -214,7 +251,9 @@ def messages_of(items: Sequence[Item], instructions: str, past: int = 0) -> tupl
     many templates have a place for one only.
     """
     messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
-    called: dict[str, str] = {}
+    called: dict[
+        str, tuple[str, str]
+    ] = {}  # ids by which outputs name a call: its own, and the function's name
     for index, item in enumerate(items):
         match item["type"]:
             case "message":
@@ -222,20 +261,19 @@ def messages_of(items: Sequence[Item], instructions: str, past: int = 0) -> tupl
             case "reasoning":
                 _add_thought(messages, item)
             case "function_call" | "custom_tool_call":
-                called[item["call_id"]] = _add_call(messages, item)
+                called[item["call_id"]] = item["call_id"], _add_call(messages, item)
+            case "local_shell_call":
+                ids = (item["call_id"], _add_call(messages, item))
+                called |= {item["id"]: ids, item["call_id"]: ids}
             case _:
-                call_id = item["call_id"]
-                if call_id not in called:
-                    raise _no_call(call_id, index - past)
-                messages.append(
-                    {
-                        "role": "tool",
-                        "tool_call_id": call_id,
-                        "name": called[call_id],
-                        "content": item["output"],
-                    }
-                )
+                if item["call_id"] not in called:
+                    raise _no_call(item["call_id"], index - past)
+                messages.append(_result(item, *called[item["call_id"]]))
     return tuple(messages)
+
+
+def _result(item: Item, call_id: str, name: str) -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "name": name, "content": item["output"]}
 
 
 def _no_call(call_id: str, index: int) -> InvalidRequest:
@@ -273,15 +311,23 @@ def _only_thinks(message: Message) -> bool:
 
 def _add_call(messages: list[Message], item: Item) -> str:
     """Add a call to the assistant's message that comes before it; return the function's name."""
-    name = function_name(item.get("namespace", ""), item["name"])
-    custom = item["type"] == "custom_tool_call"
-    arguments = {"input": item["input"]} if custom else arguments_of(item["arguments"])
+    name, arguments = _call(item)
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     calls = messages[-1].setdefault("tool_calls", [])
     function = {"name": name, "arguments": arguments}
     calls.append({"id": item["call_id"], "type": "function", "function": function})
     return name
+
+
+def _call(item: Item) -> tuple[str, dict[str, Any]]:
+    """Return what a model called for this, and with which arguments."""
+    if item["type"] == SHELL_CALL:
+        return LOCAL_SHELL, shell_arguments(item["action"])
+    name = function_name(item.get("namespace", ""), item["name"])
+    if item["type"] == "custom_tool_call":
+        return name, {"input": item["input"]}
+    return name, arguments_of(item["arguments"])
 
 
 def decoded_items(items: Sequence[bytes]) -> list[Item]:

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from proxy.answer import Call, EndReason, Piece, Text, Thought
 from proxy.dialects.responses_items import sealed
+from proxy.dialects.responses_shell import LOCAL_SHELL, SHELL_CALL, shell_action
 from proxy.dialects.responses_tools import Called
 from proxy.event_blocks import NO_LOGPROBS
 
@@ -168,9 +169,14 @@ class Output:
     def _call(self, call: Call) -> Iterator[Event]:
         self._answered = True
         called = self._names.get(call.name) or Called(call.name)
-        index, id_ = len(self.items), self._id("ctc" if called.custom else "fc")
-        kind, field_ = ("custom_tool_call", "input") if called.custom else ("function_call", "arguments")
-        said = _input_of(call.arguments) if called.custom else call.arguments
+        action = shell_action(call.arguments) if called.kind == LOCAL_SHELL else None
+        if action is not None:
+            yield from self._shell_call(action)
+            return
+        custom = called.kind == "custom"
+        index, id_ = len(self.items), self._id("ctc" if custom else "fc")
+        kind, field_ = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
+        said = _input_of(call.arguments) if custom else call.arguments
         item: dict[str, Any] = {
             "id": id_,
             "type": kind,
@@ -181,12 +187,19 @@ class Output:
         begun = {"status": "in_progress", field_: ""}
         yield _added(index, encode({**item, **begun}))
         at = f'"item_id":"{id_}","output_index":{index}'
-        event = f"response.{'custom_tool_call_input' if called.custom else 'function_call_arguments'}"
+        event = f"response.{'custom_tool_call_input' if custom else 'function_call_arguments'}"
         yield f"{event}.delta", f'{at},"delta":{encode(said)}'
         # OpenAI documents the name there for functions only.
-        name = "" if called.custom else f'"name":{encode(called.name)},'
+        name = "" if custom else f'"name":{encode(called.name)},'
         yield f"{event}.done", f'{at},{name}"{field_}":{encode(said)}'
         yield self._finished(index, encode({**item, "status": "completed", field_: said}))
+
+    def _shell_call(self, action: dict[str, Any]) -> Iterator[Event]:
+        """Yield a command for the client's shell. No events are there for it to grow by: it comes whole."""
+        index = len(self.items)
+        item = {"id": self._id("lsh"), "type": SHELL_CALL, "call_id": self._id("call"), "action": action}
+        yield _added(index, encode({**item, "status": "in_progress"}))
+        yield self._finished(index, encode({**item, "status": "completed"}))
 
 
 def _added(index: int, item: str) -> Event:

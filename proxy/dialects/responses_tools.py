@@ -2,6 +2,7 @@
 
 A model calls functions. Functions in namespaces get longer names; a custom tool, which takes free text, is a
 function with that text for its only argument, and the grammar of such a text is shown to the model in words.
+The local shell is a function that the client runs a command for.
 Tools that OpenAI's servers run don't exist here. Two that models may do without, and that agents always offer
 beside their own, are left out where others stand beside them; any other tool is refused by name.
 """
@@ -14,6 +15,7 @@ from pydantic import FailFast, Field, PlainValidator, WithJsonSchema
 
 from proxy.dialects.parts import Choice, Description, FunctionFields, Name, tool_use
 from proxy.dialects.responses_items import function_name
+from proxy.dialects.responses_shell import LOCAL_SHELL, SHELL_DESCRIPTION, SHELL_SCHEMA
 from proxy.fields import Fields, problem
 from proxy.grammars.shapes import schema_problem
 from proxy.request import Tool, ToolChoice, ToolUse
@@ -23,7 +25,7 @@ _EXTRAS: Final = frozenset({"type", "defer_loading", "allowed_callers", "output_
 # By how their types begin: they come with dates and versions behind.
 _LEFT_OUT: Final = ("web_search", "image_generation", "tool_search")
 _OPTIONS: Final[Mapping[str, ToolChoice]] = {"none": "none", "auto": "auto", "required": "required"}
-_CHOICES: Final = ("function", "custom", "allowed_tools")
+_CHOICES: Final = ("function", "custom", LOCAL_SHELL, "allowed_tools")
 _TEXT_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
@@ -34,11 +36,11 @@ _TEXT_SCHEMA: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a client calls one of its tools; `custom` ones take text."""
+    """What a client calls one of its tools, and of which kind it is: "custom" ones take text."""
 
     name: str
     namespace: str = ""
-    custom: bool = False
+    kind: Literal["function", "custom", "local_shell"] = "function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class _Custom(Fields):
     format: _Format = _Format()
 
     def entry(self, namespace: str = "") -> Entry:
-        called = Called(self.name, namespace, custom=True)
+        called = Called(self.name, namespace, "custom")
         words = self.description + self.format.words
         tool = Tool(function_name(namespace, self.name), words, _TEXT_SCHEMA, strict=True)
         shown = {
@@ -127,6 +129,17 @@ class _Custom(Fields):
             "format": self.format.shown,
         }
         return Entry(((tool, called),), shown, frozenset({tool.name}))
+
+
+class _LocalShell(Fields):
+    """It says nothing about itself: what the model is told of it is ours."""
+
+    harmless: ClassVar[frozenset[str]] = _EXTRAS
+
+    def entry(self) -> Entry:
+        tool = Tool(LOCAL_SHELL, SHELL_DESCRIPTION, SHELL_SCHEMA, strict=True, wished=True)
+        called = Called(LOCAL_SHELL, kind="local_shell")
+        return Entry(((tool, called),), {"type": LOCAL_SHELL}, frozenset({LOCAL_SHELL}))
 
 
 def _callable(value: Any) -> _Function | _Custom:
@@ -175,6 +188,8 @@ def checked_tool(value: Any) -> Entry | None:
         return _Namespace.model_validate(value).entry()
     if kind in ("function", "custom"):
         return _callable(value).entry()
+    if kind == LOCAL_SHELL:
+        return _LocalShell.model_validate(value).entry()
     raise problem(
         f"is '{kind[:TOOL_NAME_CHARS_MAX]}': this server runs no tools; offer it as a function", "type"
     )
@@ -205,7 +220,7 @@ def offered(entries: list[Entry | None], choice: Any, *, parallel: bool) -> Offe
     )
     unsaid: frozenset[str] = frozenset().union(*(entry.unsaid for entry in kept))
     shown = tuple(entry.shown for entry in kept)
-    return Offered(use, names, unsaid, shown, "auto" if choice is None else choice)
+    return Offered(use, names, unsaid, shown, _shown_choice(choice))
 
 
 def loosened(shown: Mapping[str, Any], unsaid: frozenset[str], namespace: str = "") -> dict[str, Any]:
@@ -216,6 +231,13 @@ def loosened(shown: Mapping[str, Any], unsaid: frozenset[str], namespace: str = 
     return {**shown, "strict": False} if loose else {**shown}
 
 
+def _shown_choice(choice: Any) -> Any:
+    """Return a choice as a Response repeats it, which has no form for the local shell but a function's."""
+    if choice == {"type": LOCAL_SHELL}:
+        return {"type": "function", "name": LOCAL_SHELL}
+    return "auto" if choice is None else choice
+
+
 def _choice(value: Any, names: Mapping[str, Called]) -> Choice:
     if value is None:
         return Choice()
@@ -224,6 +246,8 @@ def _choice(value: Any, names: Mapping[str, Called]) -> Choice:
     if isinstance(value, dict):
         kind = value.get("type")
         if kind in ("function", "custom") and value.keys() <= {"type", "name", "namespace"}:
+            return Choice("named", _chosen(value, names, ""))
+        if value == {"type": LOCAL_SHELL}:
             return Choice("named", _chosen(value, names, ""))
         if kind == "allowed_tools" and value.keys() <= {"type", "mode", "tools"}:
             return _allowed(value, names)
@@ -246,6 +270,8 @@ def _allowed(value: Mapping[str, Any], names: Mapping[str, Called]) -> Choice:
 
 def _chosen(value: Mapping[str, Any], names: Mapping[str, Called], at: str) -> str:
     """Return what the model calls the tool that a choice names."""
+    if value == {"type": LOCAL_SHELL}:
+        return _chosen({"name": LOCAL_SHELL}, names, at)
     name, namespace = value.get("name"), value.get("namespace")
     if not isinstance(name, str):
         raise problem("must be a string", f"tool_choice{at}.name")

@@ -11,7 +11,8 @@ from proxy.formats.format import Format, MakeReader, Reader
 from proxy.formats.gemma_calls import gemma_call
 from proxy.formats.harmony import HARMONY_MARKS, HarmonyReader
 from proxy.formats.lark import call_rule
-from proxy.formats.marked import Begin, MarkedReader, Marks
+from proxy.formats.marked import Begin, MarkedReader, Marks, ReadCalls
+from proxy.formats.python_calls import LFM_BEGINS, LFM_ENDS, lfm_calls
 from proxy.formats.tagged_rules import Tags, tagged_rule
 from proxy.request import Tool
 
@@ -41,12 +42,13 @@ class Family:
 
     `thought` are the marks around thoughts; with `always` a model of the family has them, else if its
     template knows of them. `marks` are the other words that may be special tokens. `begins` are how calls
-    begin; `call_begins` is the text of the usual one.
+    begin, and `more` reads one behind another that has no mark; `call_begins` is the text of the usual one.
     """
 
     name: str
     signs: tuple[tuple[str, ...], ...] = ()
     begins: tuple[Begin, ...] = ()
+    more: ReadCalls | None = None
     call_begins: str = ""
     marks: tuple[str, ...] = ()
     thought: tuple[str, str] = ("<think>", "</think>")
@@ -61,7 +63,7 @@ class Family:
         marks = frozenset({*self.marks, *thought} - {""})
         known = {word: id_ for word, id_ in words.items() if word in marks}
         # Marks that aren't to be had in plain characters count anywhere.
-        reading = Marks(self.begins, thought, lines=thought[0].startswith("<think"))
+        reading = Marks(self.begins, thought, lines=thought[0].startswith("<think"), more=self.more)
         format_ = Format(
             self.name,
             self.reader or partial(_marked, reading),
@@ -211,6 +213,7 @@ FAMILIES: Final = (
         "mistral",
         signs=(("[TOOL_CALLS]", "[ARGS]"),),
         begins=(Begin("[TOOL_CALLS]", by_json.mistral_calls),),
+        more=by_json.more_mistral_calls,
         call_begins="[TOOL_CALLS]",
         marks=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
         thought=("[THINK]", "[/THINK]"),
@@ -232,6 +235,13 @@ FAMILIES: Final = (
         call_begins="<tool_call>",
         marks=("<tool_call>", "</tool_call>"),
         writing=Writing(f"<tool_call>\n{_NAMED}", "}\n</tool_call>", "\n"),
+    ),
+    Family(
+        "lfm2",
+        signs=((LFM_BEGINS,), ("<|tool_list_start|>",), ("List of tools: ",)),
+        begins=(Begin(LFM_BEGINS, lfm_calls),),
+        call_begins=LFM_BEGINS,
+        marks=(LFM_BEGINS, LFM_ENDS),
     ),
     Family(
         "llama",

@@ -69,17 +69,29 @@ def mistral_calls(window: Window, tools: Sequence[Tool]) -> Steps[list[Call]]:  
     """
     yield from window.space()
     if (yield from window.word(("[",))):
-        return (yield from _listed(window))
+        return (yield from read_listed(window))
     name = yield from read_name(window)
     yield from window.space()
+    return [call_of(name, (yield from _mistral_arguments(window)))]
+
+
+def more_mistral_calls(window: Window, tools: Sequence[Tool]) -> Steps[list[Call]]:  # noqa: ARG001 (ReadCalls)
+    """Read another call right behind one: name[ARGS]{…} again, without the mark that begins the first."""
+    yield from window.space()
+    name = yield from read_name(window)
+    return [call_of(name, (yield from _mistral_arguments(window)))]
+
+
+def _mistral_arguments(window: Window) -> Steps[str]:
     if (yield from window.need("[ARGS]", "[CALL_ID]")) == "[CALL_ID]":
         yield from window.run(_CALL_ID, NAME_CHARS_MAX)
         yield from window.need("[ARGS]")
     yield from window.space()
-    return [call_of(name, (yield from read_arguments(window)))]
+    return (yield from read_arguments(window))
 
 
-def _listed(window: Window) -> Steps[list[Call]]:
+def read_listed(window: Window) -> Steps[list[Call]]:
+    """Read a list of calls that are JSON objects, of which the bracket is read already."""
     calls: list[Call] = []
     while True:
         yield from window.space()

@@ -13,7 +13,7 @@ from shared.limits import BODY_DEPTH_MAX, NAME_CHARS_MAX
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]*")
 _PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]*')
 _SCALAR: Final = re.compile(r"[-+.0-9A-Za-z]*")
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _ESCAPED: Final = re.compile(r'["\\/bfnrt]|u[0-9a-fA-F]{4}')
 _SCALAR_CHARS_MAX: Final = 1024
 _CLOSERS: Final = {"{": "}", "[": "]"}
@@ -131,7 +131,7 @@ def _key(window: Window, parts: list[str], closers: list[str]) -> Steps[None]:
 
 def _scalar(window: Window) -> Steps[str]:
     text = yield from window.run(_SCALAR, _SCALAR_CHARS_MAX)
-    if text not in {"true", "false", "null"} and not _NUMBER.fullmatch(text):
+    if text not in {"true", "false", "null"} and not NUMBER.fullmatch(text):
         raise NotACallError
     return text
 

@@ -29,6 +29,8 @@ class Begin:
 class Marks:
     """A family's marks. `thought` are the two around thoughts; empty for none.
 
+    `more` reads a call that stands behind another one without a mark before it.
+
     With `lines` a thought's marks count at the beginning of a line only: they may be written in plain
     characters, too, and so inside a text that is about them.
     """
@@ -36,6 +38,7 @@ class Marks:
     begins: tuple[Begin, ...] = ()
     thought: tuple[str, str] = ("", "")
     lines: bool = True
+    more: ReadCalls | None = None
 
 
 class SteppedReader:
@@ -84,6 +87,7 @@ class MarkedReader(SteppedReader):
     def __init__(self, marks: Marks, thinks: bool, tools: Sequence[Tool]) -> None:
         super().__init__()
         self.is_thinking = thinks
+        self._more = marks.more  # behind calls only: without tools there are none
         self._begins = {begin.word: begin for begin in marks.begins} if tools else {}
         self._opens, self._closes = marks.thought
         self._lines = marks.lines
@@ -109,6 +113,9 @@ class MarkedReader(SteppedReader):
                 if ended:
                     self._say_text(window.taken(), len(blank))
                     return
+                if self._more is not None and self._after == "call":
+                    yield from self._calls(self._more)
+                    continue
                 window.at += 1
             window.rush(self._no_mark)
             self._say_text(window.taken(), len(blank))
@@ -137,19 +144,20 @@ class MarkedReader(SteppedReader):
         """Read what a mark begins. The close of a thought that never began is dropped."""
         begin = self._begins.get(word)
         if begin is not None:
-            yield from self._calls(begin)
+            yield from self._calls(begin.read)
         elif word == self._opens:
             self.is_thinking = True
             yield from self._thought()
         else:
             self._after = "thought"
 
-    def _calls(self, begin: Begin) -> Steps[None]:
+    def _calls(self, read: ReadCalls) -> Steps[None]:
         try:
-            calls = yield from begin.read(self._window, self._tools)
+            calls = yield from read(self._window, self._tools)
         except NotACallError:
             text = self._window.taken()
             self._say_text(text, len(text) - len(text.lstrip(SPACE)))
+            self._after = "text"  # even where nothing of it is said: no other call is looked for here
         else:
             self._pieces += calls
             self._after = "call"

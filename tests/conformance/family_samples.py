@@ -90,6 +90,9 @@ SAMPLES: dict[str, str] = {
     "hermes": _think(
         f"{TEXT}\n<tool_call>\n{_named(*_WEATHER)}\n</tool_call>\n<tool_call>\n{_named(*_TIME)}\n</tool_call>"
     ),
+    "lfm2": _think(
+        f"{TEXT}<|tool_call_start|>[get_weather(city='Paris, 漢'), get_time(zone=\"UTC\")]<|tool_call_end|>"
+    ),
     "llama": _think(f"{TEXT}<|python_tag|>{_named(*_WEATHER, 'parameters')}; {_named(*_TIME, 'parameters')}"),
 }
 # These have no calls, or none at all.

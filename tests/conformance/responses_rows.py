@@ -337,14 +337,14 @@ async def an_empty_answer_is_a_response(here):
     assert response_events_of(await here.respond(stream=True))[-1].response.output_text == ""
 
 
-@row(
-    RESPONSES + "the local shell tool, local_shell_call items",
-    known="a local shell is refused like a tool that the server runs, though the client runs it",
-)
+@row(RESPONSES + "the local shell tool, local_shell_call items")
 async def a_local_shell_is_called_and_its_output_taken(here):
     here.say('<tool_call>\n{"name": "local_shell", "arguments": {"command": ["ls"]}}\n</tool_call>')
     response = response_of(await here.respond(tools=[{"type": "local_shell"}]))
     (item,) = response.output
+    begins = '<tool_call>\n{"name": "local_shell", "arguments": '
+    assert allows(here, begins + '{"command": ["ls"], "env": {"A": "1"}}}\n</tool_call>')
+    assert not allows(here, begins + '{"command": "ls', whole=False)
     assert (item.type, item.action.command) == ("local_shell_call", ["ls"])
     back = json.loads(item.model_dump_json(exclude_none=True))
     output = {"type": "local_shell_call_output", "id": item.call_id, "output": "a.py"}

@@ -177,7 +177,6 @@ def test_a_wrong_item_is_named_by_its_place(item, param):
         ({"messages": []}, "messages"),
         ({"tools": [{"type": "file_search", "vector_store_ids": []}]}, "tools.0.type"),
         ({"tools": [WEATHER, {"type": "mcp", "server_label": "x"}]}, "tools.1.type"),
-        ({"tools": [{"type": "local_shell"}]}, "tools.0.type"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"tools": [{"type": "function"}]}, "tools.0.name"),
         ({"tools": [WEATHER, WEATHER]}, "tools.1"),

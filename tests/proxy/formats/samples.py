@@ -1,5 +1,6 @@
 """Answers as models of each family write them, and the pieces that they are."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -106,6 +107,20 @@ def deepseek(text: str) -> str:
     return text
 
 
+def lfm(calls: str) -> str:
+    return f"<|tool_call_start|>[{calls}]<|tool_call_end|>"
+
+
+_PYTHON: Final = (
+    "get_weather(city = 'Ro\"me', days=-3, hourly=True, places=[\"a\", ('b',), {'c': 1.5e3, }, [], ], "
+    "note=None, more={}, ), run()"
+)
+_PYTHON_JSON: Final = (
+    '{"city": "Ro\\"me", "days": -3, "hourly": true, "places": ["a", ["b"], {"c": 1.5e3}, []], '
+    '"note": null, "more": {}}'
+)
+_QUOTED: Final = r"\n\t\\ \"a\' \x41 \ud83d\ude00 \U0001f600 \q " + "<|tool_call_end|>é\n" + "\\\n" + r"\0"
+_UNQUOTED: Final = "\n\t\\ \"a' A 😀 😀 \\q <|tool_call_end|>é\n\0"
 _VALUES: Final[Mapping[str, str]] = {
     "city": "007",
     "days": "3",
@@ -152,6 +167,12 @@ CALLS: Final = (
         (Thought("Hm <think>"), Text("I see."), call(TRICKY, "run"), call(CITY)),
     ),
     Sample(
+        "mistral",
+        f"[TOOL_CALLS]get_weather[ARGS]{CITY}run[ARGS]{TRICKY}\nrun[CALL_ID]a1[ARGS]{{}} run it "
+        "[TOOL_CALLS]run[ARGS]{}",
+        (call(CITY), call(TRICKY, "run"), call("{}", "run"), Text("run it"), call("{}", "run")),
+    ),
+    Sample(
         "mistral-list",
         f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {CITY}, "id": "a1B2c3D4e"}}, '
         f'{{"name": "run", "arguments": {TRICKY}}}]',
@@ -174,6 +195,22 @@ CALLS: Final = (
         "kimi",
         f"<|tool_calls_section_begin|>{kimi(CITY, 0)}{kimi('{}', 1)}<|tool_calls_section_end|>",
         (call(CITY), call("{}")),
+    ),
+    Sample("lfm2", lfm('get_weather(city="Rome")'), (call(CITY),)),
+    Sample(
+        "lfm2",
+        f"<think>Hm</think>So.{lfm(_PYTHON)}Done.",
+        (Thought("Hm"), Text("So."), call(_PYTHON_JSON), call("{}", "run"), Text("Done.")),
+    ),
+    Sample(
+        "lfm2",
+        lfm(f"run(code='{_QUOTED}')"),
+        (call(json.dumps({"code": _UNQUOTED}, ensure_ascii=False), "run"),),
+    ),
+    Sample(
+        "lfm2",
+        lfm(f'{{"name": "get_weather", "arguments": {CITY}}}, {{"name": "run", "arguments": {TRICKY}}}'),
+        (call(CITY), call(TRICKY, "run")),
     ),
     Sample(
         "qwen-xml",
@@ -256,6 +293,7 @@ TEXTS: Final = (
         (Thought(hermes(CITY)), Text(hermes(CITY))),
         tools=(),
     ),
+    Sample("mistral", "[TOOL_CALLS] is run[ARGS]{}", (Text("[TOOL_CALLS] is run[ARGS]{}"),)),
     Sample("llama", '{"name": "Ann", "parameters": {}}', (Text('{"name": "Ann", "parameters": {}}'),)),
     Sample(
         "llama",

@@ -21,6 +21,9 @@ TEMPLATES = [
     ("mistral-list", False, "{{ '[TOOL_CALLS] [' }}"),
     ("deepseek", True, deepseek("'[calls][call]' + type + '[sep]' + '```json' {{ '</think>' }}")),
     ("deepseek-v3.1", True, deepseek("'[calls][call]' + name + '[sep]' {{ '<think>' }}")),
+    ("lfm2", False, "List of tools: <|tool_list_start|>[{{ tools }}]<|tool_list_end|>"),
+    ("lfm2", True, "{{ 'List of tools: [' }}{{ content.split('</think>')[-1] }}"),
+    ("lfm2", False, "{{ '<|tool_call_start|>' }}"),
     ("kimi", True, "<|tool_calls_section_begin|><|tool_call_begin|> <think></think>"),
     ("minimax", True, "{%- set begin = '<minimax:tool_call>' -%} <think>"),
     ("gemma-4", True, "{{ '<|tool_call>call:' }}<tool_call|>{{ '<|channel>thought\\n<channel|>' }}"),
@@ -58,7 +61,7 @@ def test_a_name_wins_over_the_template() -> None:
 
 
 def test_a_name_of_no_format_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ModelError, match=r"answer_format: .*'hermess'.*hermes, llama.*plain"):
+    with pytest.raises(ModelError, match=r"answer_format: .*'hermess'.*hermes, .*llama.*plain"):
         format_of("", {}, "hermess")
 
 

@@ -55,6 +55,40 @@ NOT_CALLS = [
     ("kimi", f"<|tool_calls_section_begin|>{kimi('1', 0)}<|tool_calls_section_end|>"),
     ("kimi", "<|tool_calls_section_begin|><|tool_calls_section_end|>"),
     ("kimi", "<|tool_calls_section_begin|><|tool_call_begin|>run<|tool_call_argument_begin|>{}"),
+    *(
+        ("lfm2", f"<|tool_call_start|>{text}<|tool_call_end|>")
+        for text in (
+            "",
+            "[]",
+            "run()",
+            "[run]",
+            "[run()",
+            "[run(1)]",
+            "[run(code=)]",
+            "[run(=1)]",
+            "[run(**{})]",
+            "[run(code=1, code=2)]",
+            "[run(code=1 + 1)]",
+            "[run(code=a)]",
+            "[run(code=f'a')]",
+            "[run(code='a' 'b')]",
+            "[run(code=open('a'))]",
+            "[run(code={'a'})]",
+            "[run(code={1: 2})]",
+            "[run(code=01)]",
+            "[run(code=1e999)]",
+            "[run(code='\\ud800')]",
+            "[run(code='\\U00110000')]",
+            "[run(code='a)]",
+            "[run(code='a\\",
+            "[__import__('os').system('ls')]",
+            "[run(code=" + "[" * 70 + "]" * 70 + ")]",
+            "[run(code=" + "-" * 2000 + "1)]",
+            '[{"name": "run", "arguments": []}]',
+            '[{"name": "run"}, run()]',
+        )
+    ),
+    ("lfm2", "<|tool_call_start|>[run()]"),
     ("qwen-xml", "<tool_call>\n<function=run>\n<parameter=code>\n1\n</parameter>\n"),
     ("qwen-xml", "<tool_call>\n<function=run>\n<parameter=>\n1\n</parameter>\n</function>\n</tool_call>"),
     ("qwen-xml", "<function=run><parameter=a>1</parameter><parameter=a>1</parameter></function>"),
@@ -85,7 +119,7 @@ def test_what_is_no_call_is_text_as_it_was_written(family: str, text: str) -> No
 
 
 @pytest.mark.parametrize(
-    "family", ["hermes", "qwen-xml", "glm", "minimax", "mistral", "mistral-list", "kimi"]
+    "family", ["hermes", "qwen-xml", "glm", "minimax", "mistral", "mistral-list", "kimi", "lfm2"]
 )
 def test_a_call_that_is_cut_off_is_text_as_it_was_written(family: str) -> None:
     samples = [sample for sample in CALLS if sample.family == family and "<think>" not in sample.text[:9]]
@@ -106,6 +140,15 @@ def test_a_call_behind_one_that_isnt_any_is_read() -> None:
     text = f"<tool_call>\nnot this\n<tool_call>\n{hermes(CITY)} <tool_call>"
     pieces = [Text("<tool_call>\nnot this\n<tool_call>\n"), call(CITY), Text("<tool_call>")]
     assert read(named("hermes").reader(False, TOOLS), list(text)) == pieces
+
+
+@pytest.mark.parametrize(
+    "behind", ["So run[ARGS] {}", "run[ARGS]{", "run [ARGS]{}", "[ARGS]{}", "! run[ARGS]{}", "a" * 300]
+)
+def test_what_stands_behind_a_call_without_a_mark_is_a_call_only_if_it_is_one(behind: str) -> None:
+    text = f"[TOOL_CALLS]run[ARGS]{{}}{behind}"
+    for parts in ([text], list(text)):
+        assert read(named("mistral").reader(False, TOOLS), parts) == [call("{}", "run"), Text(behind)]
 
 
 def test_bare_json_in_the_midst_of_a_text_is_no_call() -> None:
