@@ -10,8 +10,10 @@ from ops import foreground_lock
 from ops.command import OrderFailed
 from ops.gateway import Gateway, GatewayAbsent, answers
 from ops.screen import Screen
+from ops.services.installed import kept_by
 from shared.clock import Clock
 from shared.config import Settings
+from shared.errors import SettingsError
 from shared.run_folder import RunFolder
 
 _POLL_S: Final = 0.1
@@ -30,11 +32,16 @@ class Stop:
         self._gateway = Gateway(settings)
 
     def end(self, *, at_once: bool) -> str:
-        """Return what was ended, in a line; OrderFailed if something is still there."""
+        """Return what was ended, in a line; OrderFailed if something is still there.
+
+        What a service manager would start again is for that to end: a SettingsError says how.
+        """
         pid = foreground_lock.holder(self._folder)
         if pid is not None:
             self._end_foreground(pid, at_once=at_once)
             return f"`forebay up` (process {pid}) is gone, and all it ran."
+        if self._anything_held() and (kept := kept_by(self._settings.port)):
+            raise SettingsError(f"services keep this gateway up and would start it again; `{kept}` ends them")
         try:
             self._gateway.order("/admin/stop", {"at_once": at_once})
         except GatewayAbsent as problem:

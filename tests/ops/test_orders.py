@@ -244,6 +244,19 @@ def test_a_stop_is_over_when_proxy_and_supervisor_are_gone(
     assert "2 answers live" in seen.getvalue()
 
 
+def test_a_service_is_not_stopped_behind_its_keepers_back(
+    settings: Settings, screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ops.stop.kept_by", lambda port: f"end {port}")
+    with (
+        played(settings, {STOP: [(202, told())]}) as gateway,
+        holding(RunFolder(settings.home_folder, PORT).supervisor_lock),
+        pytest.raises(SettingsError, match=f"`end {PORT}` ends them"),
+    ):
+        Stop(settings, screen, SystemClock()).end(at_once=False)
+    assert gateway.asked == []
+
+
 def test_what_doesnt_end_in_time_is_said(settings: Settings, screen: Screen) -> None:
     clock = FalseClock()
     with (

@@ -1,0 +1,1 @@
+"""`forebay doctor`: readings of machine, MLX, memory, disk, port, model and settings, with verdicts."""
