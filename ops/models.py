@@ -9,7 +9,7 @@ from ops import demo
 from shared.errors import ModelError
 from shared.model_folder import DEMO_NAME, ModelFolder
 
-_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NEEDED_FILES: Final = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 
 
@@ -22,15 +22,15 @@ def resolve(model: str, home: Path) -> ModelFolder:
         return ModelFolder.read(folder.absolute())
     if folder.exists():
         raise ModelError(f"{model} is a file; a model is a folder with config.json and *.safetensors")
-    if _HUB_ID.fullmatch(model):
+    if HUB_ID.fullmatch(model):
         return ModelFolder.read(_fetch(model), name=model)
     raise ModelError(
-        f"{model}: no such folder{_nearest(folder)}. A model is a folder, a Hugging Face id like"
+        f"{model}: no such folder{nearest(folder)}. A model is a folder, a Hugging Face id like"
         f" org/name, or {DEMO_NAME}"
     )
 
 
-def _nearest(folder: Path) -> str:
+def nearest(folder: Path) -> str:
     """Return a hint at a sibling with nearly that name."""
     if not folder.parent.is_dir():
         return ""

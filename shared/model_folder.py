@@ -39,7 +39,7 @@ class ModelFolder:
         if not path.is_dir():
             raise ModelError(f"{path}: no such folder")
         config = _read_json(path / "config.json", required=True)
-        text = {**config, **_text_config(config, path)}
+        text = said_of_text(config, path)
         weights = sorted(path.glob("model*.safetensors"))
         if not weights:
             raise ModelError(f"{path}: no model*.safetensors file")
@@ -52,7 +52,7 @@ class ModelFolder:
             path=path,
             name=name or str(config.get("forebay_name", path.name)),
             family=str(config.get("model_type", "unknown")),
-            context_tokens=_context_tokens(text, path),
+            context_tokens=context_tokens(text, path),
             vocabulary=_whole_number(text, "vocab_size", VOCABULARY_MAX, path),
             stop_ids=_stop_ids(path, text),
             weights_bytes=sum(file.stat().st_size for file in weights),
@@ -74,6 +74,11 @@ def _read_json(file: Path, *, required: bool = False) -> dict[str, Any]:
     return content
 
 
+def said_of_text(config: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return what config.json says, with what it says of the language part on top."""
+    return {**config, **_text_config(config, path)}
+
+
 def _text_config(config: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return what a model that also sees or hears says of its language part; it counts before the rest."""
     nested = config.get("text_config") or {}
@@ -89,7 +94,8 @@ def _whole_number(config: dict[str, Any], key: str, highest: int, path: Path) ->
     return value
 
 
-def _context_tokens(config: dict[str, Any], path: Path) -> int:
+def context_tokens(config: dict[str, Any], path: Path) -> int:
+    """Return the longest context, bounded; a plain number where config.json names none."""
     for key in _CONTEXT_KEYS:
         if config.get(key) is not None:
             return min(_whole_number(config, key, 1 << 40, path), CONTEXT_TOKENS_MAX)

@@ -37,7 +37,7 @@ from worker.engine.trial import Together, Trial
 from worker.engine.working_set import Demand, Reserve, WorkingSet, reserve
 from worker.findings import Findings, FindingsFile
 
-_WARM_UP_TOKENS: Final = 64
+WARM_UP_TOKENS: Final = 64
 _EVAL_BYTES: Final = 256 << 20
 # What probes may take where nobody says what is free.
 _PROBES_BYTES: Final = 2 << 30
@@ -163,7 +163,7 @@ def warm_up(
     context_tokens = min(folder.context_tokens, context_tokens or folder.context_tokens)
     caches, speed, vocabulary = _first_runs(model, folder, on_progress, kv_bits)
     names = kind_names(caches)
-    costs = row_costs(caches, _WARM_UP_TOKENS + 1, lambda tokens: _prefill(model, tokens, kv_bits))
+    costs = row_costs(caches, WARM_UP_TOKENS + 1, lambda tokens: _prefill(model, tokens, kv_bits))
     known: dict[tuple[tuple[int, ...], bool], mx.array] = {}
     side_by_side = _side_by_side(
         caches,
@@ -215,7 +215,7 @@ def warm_up(
         prefill_ms_per_token=speed.ms_per_token,
         decode_ms_per_step=speed.fixed_ms,
         working_set=prober.working_set(speed, room),
-        layer_share=_layer_share(layout, len(caches), context_tokens),
+        layer_share=share_of_a_layer(layout, len(caches), context_tokens),
     )
 
 
@@ -226,7 +226,7 @@ def _first_runs(
     _check_quantised(_first_prefill(model, folder, kv_bits), folder, kv_bits)
     on_progress()
     started = time.perf_counter()
-    caches = _prefill(model, _WARM_UP_TOKENS, kv_bits)
+    caches = _prefill(model, WARM_UP_TOKENS, kv_bits)
     prefill_ms = 1000 * (time.perf_counter() - started)
     on_progress()
     started = time.perf_counter()
@@ -234,13 +234,13 @@ def _first_runs(
     mx.eval(logits)
     decode_ms = 1000 * (time.perf_counter() - started)
     on_progress()
-    per_token_ms = max(prefill_ms - decode_ms, prefill_ms / 4) / _WARM_UP_TOKENS
+    per_token_ms = max(prefill_ms - decode_ms, prefill_ms / 4) / WARM_UP_TOKENS
     return caches, Speed(decode_ms, per_token_ms), int(logits.shape[-1])
 
 
 def _first_prefill(model: Any, folder: ModelFolder, kv_bits: int) -> list[Any]:
     try:
-        return _prefill(model, _WARM_UP_TOKENS, kv_bits)
+        return _prefill(model, WARM_UP_TOKENS, kv_bits)
     except ValueError as problem:
         if not kv_bits:
             raise
@@ -258,10 +258,16 @@ def _check_quantised(caches: list[Any], folder: ModelFolder, kv_bits: int) -> No
 
 def _prefill(model: Any, tokens: int, kv_bits: int) -> list[Any]:
     """Prefill some tokens, in caches that grow as mlx-lm's do."""
+    caches = filled(model, tokens, kv_bits)
+    mx.eval([cache.state for cache in caches])
+    return caches
+
+
+def filled(model: Any, tokens: int, kv_bits: int) -> list[Any]:
+    """Return caches with so many tokens, of which nothing but shapes is known yet."""
     caches = quantise(list(make_prompt_cache(model)), kv_bits)
     grow_by(caches, TOKENS_STEP)
     model(mx.array([[1 + place % 7 for place in range(tokens)]]), cache=caches)
-    mx.eval([cache.state for cache in caches])
     return caches
 
 
@@ -324,7 +330,7 @@ def _side_by_side(
         layers = kinds_of(caches)
     except UnknownKindError as problem:
         return _SideBySide(why_not=str(problem))
-    layout = _layout(caches, layers, costs, by_rows=False)
+    layout = layout_of(caches, layers, costs, by_rows=False)
     known = remembered.of(layout, trial(layout, vocabulary))
     if known is not None:
         return known
@@ -341,7 +347,7 @@ def _side_by_side(
     return found
 
 
-def _layer_share(layout: Layout | None, layers: int, context_tokens: int) -> float:
+def share_of_a_layer(layout: Layout | None, layers: int, context_tokens: int) -> float:
     """Return the largest layer's share of all caches, as it is while it is copied or unpacked.
 
     Of rows at their longest: there layers that keep everything are far larger than those with a window.
@@ -360,7 +366,7 @@ def _bytes_of(kind: Kind, context_tokens: int, *, unpacked: bool) -> int:
     return kind.slots(context_tokens) * (plain if unpacked else kind.bytes_per_token)
 
 
-def _layout(caches: list[Any], layers: list[list[Kind]], costs: RowCosts, *, by_rows: bool) -> Layout:
+def layout_of(caches: list[Any], layers: list[list[Kind]], costs: RowCosts, *, by_rows: bool) -> Layout:
     place = PlaceCosts(
         costs.kv_bytes_per_token, costs.window_tokens, costs.window_bytes_per_token, PAD_TOKENS
     )

@@ -166,16 +166,24 @@ class Prober:
     def _pretend(self, caches: list[Any], context: int) -> bool:
         """Let caches look as if they held so many tokens; False if one is of a kind that isn't known."""
         self.run(caches, 1)
-        parts = [part for cache in caches for part in parts_of(cache)]
-        filled = [_fill(part, context) for part in parts]
-        mx.eval([part.state for part in parts])
-        return all(filled)
+        filled = pretend(caches, context)
+        mx.eval([part.state for cache in caches for part in parts_of(cache)])
+        return filled
 
     def run(self, caches: list[Any], tokens: int) -> None:
         """Let caches take some tokens more."""
         self._model(mx.array([[1 + place % 7 for place in range(tokens)]]), cache=caches)
         trim_windows(caches)
         mx.eval([cache.state for cache in caches])
+
+
+def pretend(caches: list[Any], context: int) -> bool:
+    """Let caches of one token look as if they held `context`; False if one is of a kind that isn't known.
+
+    Nothing is computed for it yet.
+    """
+    filled = [_fill(part, context) for cache in caches for part in parts_of(cache)]
+    return all(filled)
 
 
 def _fill(part: Any, context: int) -> bool:

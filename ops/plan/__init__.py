@@ -1,0 +1,1 @@
+"""What fits: `forebay plan` sizes a model for a machine from its config.json, without its weights."""
