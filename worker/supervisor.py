@@ -54,7 +54,7 @@ from worker.supervision import (
 )
 
 # -P, where we ourselves run with it: what lies in the current folder can't stand in for these packages.
-COMMAND: Final = (sys.executable, *(("-P",) if sys.flags.safe_path else ()), "-m", "worker.process")
+COMMAND: Final = (sys.executable, *(("-P",) if sys.flags.safe_path else ()), "-m", "worker.process_start")
 TICK_S: Final = 0.25
 
 # The channel closes without lingering; its thread gets this long to write out the last word.
@@ -232,6 +232,7 @@ class Supervisor:
 
     async def _spawn(self, epoch: int, *, keeps_prefixes: bool) -> None:
         assert self._child is None, "two worker processes at a time"
+        logs.about_epoch(epoch)
         self._scribe.submit(partial(_store, self._logs_folder, epoch))
         try:
             child = await self._launcher.start(epoch, keeps_prefixes=keeps_prefixes)

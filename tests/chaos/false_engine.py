@@ -14,8 +14,6 @@ from shared.model_facts import ModelFacts
 from shared.readings import NO_PREFIXES, MemoryReading
 from tests.chaos.false_model import next_token, token_of
 from tests.chaos.faults import Plan, Points, do
-from worker.engine.working_set import Reserve
-from worker.plan import UNBOUNDED
 
 _PLENTY: Final = 1 << 30
 _KV_BYTES: Final = 1 << 20
@@ -137,7 +135,10 @@ class _Loaded:
     prefill_ms_per_token: float = 0.1
     decode_ms_per_step: float = 2.0
 
-    def reserve(self, _slots: int, _free_bytes: int) -> Reserve:
+    def reserve(self, _slots: int, _free_bytes: int) -> Any:
+        from worker.engine.working_set import Reserve  # noqa: PLC0415 (it must find the stand-ins)
+        from worker.plan import UNBOUNDED  # noqa: PLC0415 (likewise)
+
         return Reserve(0, UNBOUNDED)
 
 
@@ -183,7 +184,21 @@ def _nothing(*_given: object, **_named: object) -> None:
     """There is nothing to bound or to give back."""
 
 
+class _Guides:
+    """Nobody asks for a grammar, and what compiles them takes long to import."""
+
+    is_asked = False
+
+    def __init__(self, *_given: object) -> None:
+        self.prepare = _nothing
+
+    def made(self) -> list[Any]:
+        return []
+
+
 _MODULES: Final[dict[str, dict[str, Any]]] = {
+    "grammar": {"GrammarTokens": _Guides, "Guide": _Guides},
+    "grammar_desk": {"GrammarDesk": _Guides},
     "engine.batch_engine": {"BatchEngine": FalseEngine, "StepResult": StepResult},
     "engine.model": {"LoadedModel": _Loaded, "load": load},
     "engine.stored_arrays": {"FORMAT": 0, "weights_digest": lambda _model: ""},

@@ -1,6 +1,7 @@
-"""Lanes, bounds, keys and parking with the real processes and the demo model."""
+"""Lanes, bounds, keys and parking with the real processes, and a small model."""
 
 import asyncio
+import functools
 import json
 import subprocess
 import sys
@@ -9,13 +10,16 @@ import aiohttp
 import pytest
 
 from proxy.keys import KEY_FILE_NAME, KeyFile
-from tests.served.client import chat, stream
+from tests.served import client, small_model
+from tests.served.client import stream
 from tests.served.gateway import running
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
 
+chat = functools.partial(client.chat, model=small_model.NAME)
 SLOTS, PLACES = 2, 3
-RIPE_TOKENS = 64
+# Many times as long as a row must have run before it may be parked.
+LONG_TOKENS = 500
 # However slow the machine is, nothing is refused for the time it would wait.
 PATIENT = {"deadline_s": 600, "target_wait_s": None}
 LANES = [
@@ -23,15 +27,15 @@ LANES = [
     {"name": "batch", **PATIENT},
 ]
 # So long that none ends while a test looks at what waits behind it; those who asked leave.
-ENDLESS = chat("Tell me a long story about a lighthouse.", max_tokens=2000)
+ENDLESS = chat("Tell me a long story about a lighthouse.", max_tokens=small_model.CONTEXT_TOKENS // 2)
 SHORT = chat("Tell me a story.", max_tokens=6, temperature=0)
 
 
 @pytest.fixture(scope="module")
-def narrow(tmp_path_factory, demo_folder):
+def narrow(tmp_path_factory, small_folder):
     """A gateway of two rows and three places."""
     settings = {"FOREBAY_WORKER__SLOTS": str(SLOTS), "FOREBAY_LANES": json.dumps(LANES)}
-    with running(tmp_path_factory.mktemp("narrow"), demo_folder.path, **settings) as gateway:
+    with running(tmp_path_factory.mktemp("narrow"), small_folder, **settings) as gateway:
         yield gateway
 
 
@@ -51,7 +55,7 @@ async def until(holds):
 
 def flex(place):
     return {
-        **chat(f"Story {place}, please.", max_tokens=RIPE_TOKENS + 10, temperature=0),
+        **chat(f"Story {place}, please.", max_tokens=LONG_TOKENS, temperature=0),
         "service_tier": "flex",
     }
 
@@ -136,41 +140,6 @@ def reload(gateway):
     )
 
 
-@pytest.fixture
-def wide(tmp_path, demo_folder):
-    """A gateway of sixteen rows, with places for all who come."""
-    lanes = [{"name": name, **PATIENT} for name in ("interactive", "batch")]
-    with running(tmp_path, demo_folder.path, FOREBAY_LANES=json.dumps(lanes)) as gateway:
-        yield gateway
-
-
-async def test_keys_come_into_force_by_a_reload_and_a_heavy_one_leaves_room_for_a_light_one(wide):
-    """Thirty-two streams of one key, one of another: the light one isn't behind all of them."""
-    file = KeyFile(wide.home / KEY_FILE_NAME)
-    heavy, light = (file.add(name).text for name in ("heavy", "light"))
-    ended = []
-    async with session() as http:
-        body = chat("Say something.", max_tokens=16, temperature=0)
-
-        async def ask(key, name):
-            headers = {"Authorization": f"Bearer {key}"}
-            async with http.post(f"{wide.url}/v1/chat/completions", json=body, headers=headers) as response:
-                await response.read()
-                ended.append(name)
-                return response.status
-
-        assert await ask("none", "anyone") == 200
-        told = await asyncio.to_thread(reload, wide)
-        assert (told.returncode, "2 keys" in told.stdout) == (0, True), told
-        assert await ask("none", "anyone") == 401
-        ended.clear()
-        flood = [asyncio.create_task(ask(heavy, "heavy")) for _ in range(32)]
-        await until(lambda: wide.ready_body()["queued"] >= 16)
-        assert await ask(light, "light") == 200
-        assert ended.count("heavy") <= 24, "it went before the second sixteen had ended"
-        assert set(await asyncio.gather(*flood)) == {200}
-
-
 def test_a_reload_that_can_not_be_done_says_why_and_changes_nothing(narrow):
     keys = narrow.home / KEY_FILE_NAME
     keys.write_text("{")
@@ -179,3 +148,37 @@ def test_a_reload_that_can_not_be_done_says_why_and_changes_nothing(narrow):
     assert told.returncode == 2
     assert KEY_FILE_NAME in told.stderr
     assert narrow.status("/v1/models") == 200
+
+
+async def test_keys_come_into_force_by_a_reload_and_a_heavy_one_leaves_room_for_a_light_one(narrow):
+    """The last of all: from the first key on, every request needs one.
+
+    One key holds both rows and waits twice; then another one comes, and one row gets free for all three.
+    """
+    file = KeyFile(narrow.home / KEY_FILE_NAME)
+    heavy, light = (file.add(name).text for name in ("heavy", "light"))
+    ended = []
+    async with session() as http:
+
+        async def ask(key, name, body=SHORT):
+            headers = {"Authorization": f"Bearer {key}"}
+            async with http.post(f"{narrow.url}/v1/chat/completions", json=body, headers=headers) as response:
+                await response.read()
+                ended.append(name)
+                return response.status
+
+        assert await ask("none", "anyone") == 200
+        told = await asyncio.to_thread(reload, narrow)
+        assert (told.returncode, "2 keys" in told.stdout) == (0, True), told
+        assert await ask("none", "anyone") == 401
+        ended.clear()
+        rows = [asyncio.create_task(ask(heavy, "endless", ENDLESS)) for _ in range(SLOTS)]
+        await until(lambda: running_rows(narrow, "interactive") == SLOTS)
+        waiting = [asyncio.create_task(ask(heavy, "heavy")) for _ in range(2)]
+        await until(lambda: narrow.ready_body()["queued"] == 2)
+        waiting.append(asyncio.create_task(ask(light, "light")))
+        await until(lambda: narrow.ready_body()["queued"] == 3)
+        rows[0].cancel()
+        assert await asyncio.gather(*waiting) == [200, 200, 200]
+        assert ended.index("light") < 2, "it was behind all of the other one's"
+        rows[1].cancel()

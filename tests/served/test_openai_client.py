@@ -62,12 +62,12 @@ def test_completions_take_texts_and_ids_and_answer_each(client):
 
 
 def test_a_stop_string_ends_the_text_before_it(client):
-    whole = client.completions.create(model=MODEL, prompt="1, 2, 3,", temperature=0, max_tokens=20)
+    whole = client.completions.create(model=MODEL, prompt="1, 2, 3,", temperature=0, max_tokens=12)
     text = whole.choices[0].text
     stop = text[5:8]
     for stream in (False, True):
         answer = client.completions.create(
-            model=MODEL, prompt="1, 2, 3,", temperature=0, max_tokens=20, stop=[stop, "zzz"], stream=stream
+            model=MODEL, prompt="1, 2, 3,", temperature=0, max_tokens=12, stop=[stop, "zzz"], stream=stream
         )
         chunks = list(answer) if stream else [answer]
         assert "".join(chunk.choices[0].text for chunk in chunks) == text[: text.index(stop)]
@@ -77,7 +77,7 @@ def test_a_stop_string_ends_the_text_before_it(client):
 def test_two_choices_are_distinct_and_a_seed_brings_them_back(client):
     def two() -> list[str]:
         answer = client.chat.completions.create(
-            model=MODEL, messages=HELLO, n=2, seed=7, temperature=1.2, max_tokens=16
+            model=MODEL, messages=HELLO, n=2, seed=7, temperature=1.2, max_tokens=8
         )
         return [choice.message.content for choice in answer.choices]
 

@@ -6,19 +6,10 @@ import sys
 
 import pytest
 
-from tests.served.client import together
-from tests.served.gateway import running, wait_until
-from tests.served.test_deaths import BODIES, TOKENS
+from tests.served.client import BODIES, TOKENS, together
+from tests.served.gateway import wait_until
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory, demo_folder):
-    """A gateway for these tests, the last of which stops it. It lets a slow machine finish what runs."""
-    settings = {"FOREBAY_PROXY__DRAIN_S": "250"}
-    with running(tmp_path_factory.mktemp("ours"), demo_folder.path, as_a_users=True, **settings) as gateway:
-        yield gateway
 
 
 def ordered(gateway, *words: str) -> str:
@@ -46,28 +37,25 @@ async def with_an_order(gateway, *words: str) -> tuple[list, str]:
     return said, await order
 
 
-@pytest.fixture(scope="module")
-def undisturbed(gateway) -> list[str]:
-    return [said.text for said in asyncio.run(together(gateway.url, BODIES))]
-
-
-def test_the_worker_is_replaced_under_live_streams_and_none_loses_a_token(ours, undisturbed):
+def test_the_worker_is_replaced_under_live_streams_and_none_loses_a_token(mortal, undisturbed):
     """At once, so that streams pause; and after a drain, so that they end first."""
+    deaths = mortal.ready_body()["worker"]["deaths"]
     for manner in ((), ("--drain",)):
-        before = ours.ready_body()["worker"]["epoch"]
-        said, words = asyncio.run(with_an_order(ours, "restart", "worker", *manner))
+        before = mortal.ready_body()["worker"]["epoch"]
+        said, words = asyncio.run(with_an_order(mortal, "restart", "worker", *manner))
         assert [each.text for each in said] == undisturbed
         assert all(each.done and each.error is None for each in said)
-        worker = ours.ready_body()["worker"]
+        worker = mortal.ready_body()["worker"]
         assert worker["epoch"] > before
         assert f"epoch {before} was replaced by that of epoch {worker['epoch']}" in words
-        assert (worker["last_death"], worker["deaths"], worker["rung"]) == ("planned", 0, 0)
-    assert ordered(ours, "journal").count("was replaced on purpose") == 2
+        assert (worker["last_death"], worker["deaths"], worker["rung"]) == ("planned", deaths, 0)
+    assert ordered(mortal, "journal").count("was replaced on purpose") == 2
 
 
-def test_a_gateway_that_is_stopped_finishes_what_runs_and_leaves_nothing_behind(ours, undisturbed):
-    said, words = asyncio.run(with_an_order(ours, "stop"))
+def test_a_gateway_that_is_stopped_finishes_what_runs_and_leaves_nothing_behind(mortal, undisturbed):
+    """The last of all that is done to this gateway."""
+    said, words = asyncio.run(with_an_order(mortal, "stop"))
     assert [each.text for each in said] == undisturbed
     assert all(each.done for each in said)
     assert "is gone" in words
-    wait_until(lambda: not ours.processes(), "the last process ends")
+    wait_until(lambda: not mortal.processes(), "the last process ends")

@@ -65,12 +65,18 @@ def post(gateway, path: str, body) -> tuple[int, dict]:
 
 
 @pytest.fixture(autouse=True)
+def no_worker_died_of_it(gateway):
+    yield
+    assert gateway.ready_body()["worker"]["deaths"] == 0
+
+
+@pytest.fixture
 def a_good_request_succeeds_afterwards(gateway):
+    """For what reaches the worker; what is refused before has so many of these behind it."""
     yield
     status, body = post(gateway, "completions", GOOD)
     assert status == 200, body
     assert body["choices"][0]["text"]
-    assert gateway.ready_body()["worker"]["deaths"] == 0
 
 
 @pytest.mark.parametrize(("path", "body", "param"), REFUSED)
@@ -81,6 +87,7 @@ def test_a_bad_field_is_a_400_that_names_it(gateway, path, body, param):
 
 
 @pytest.mark.parametrize(("path", "body"), ANSWERED)
+@pytest.mark.usefixtures("a_good_request_succeeds_afterwards")
 def test_what_is_odd_but_allowed_is_answered(gateway, path, body):
     status, answer = post(gateway, path, body)
     assert status == 200, answer
@@ -98,12 +105,14 @@ def test_a_body_that_is_no_json_object_is_a_400(gateway, body):
     assert answer["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.usefixtures("a_good_request_succeeds_afterwards")
 def test_the_same_prompt_twice_and_less_its_last_token_are_answered(gateway):
     ids = [504, 3575, 314, 260]
     for prompt in (ids, ids, ids[:-1]):
         assert post(gateway, "completions", completion(prompt=prompt))[0] == 200
 
 
+@pytest.mark.usefixtures("a_good_request_succeeds_afterwards")
 def test_a_prompt_over_the_context_is_refused_at_once_also_when_the_server_is_busy(gateway):
     async def while_busy() -> None:
         async with aiohttp.ClientSession() as session:
@@ -139,6 +148,7 @@ async def leave(gateway, body: dict, *, after_first_line: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.usefixtures("a_good_request_succeeds_afterwards")
 def test_a_client_that_leaves_gives_its_row_and_bytes_back(gateway, stream):
     """Running, prefilling and queued: twenty answers are more than the batch has rows."""
 
@@ -151,6 +161,7 @@ def test_a_client_that_leaves_gives_its_row_and_bytes_back(gateway, stream):
     assert gateway.ready_body()["reserved_bytes"] == 0
 
 
+@pytest.mark.usefixtures("a_good_request_succeeds_afterwards")
 def test_fifty_clients_that_connect_and_close_leave_nothing_behind(gateway):
     async def come_and_go() -> None:
         body = chat("Hello.", max_tokens=100, stream=True)
@@ -165,8 +176,9 @@ def test_fifty_clients_that_connect_and_close_leave_nothing_behind(gateway):
     wait_until(lambda: gateway.ready_body()["live"] == 0, "no answer is live")
 
 
+@pytest.mark.usefixtures("a_good_request_succeeds_afterwards")
 def test_a_long_prompt_does_not_stop_the_streams(gateway):
-    """While 800 tokens are prefilled, a running stream gets many tokens, not none."""
+    """While 500 tokens are prefilled, a running stream gets many tokens, not none."""
 
     async def beside() -> tuple[int, str]:
         url = f"{gateway.url}/v1/chat/completions"
@@ -174,7 +186,7 @@ def test_a_long_prompt_does_not_stop_the_streams(gateway):
             running = chat("Tell a long story.", max_tokens=150, stream=True, temperature=0)
             async with session.post(url, json=running) as stream:
                 await stream.content.readline()
-                long = asyncio.create_task(complete(session, gateway.url, chat("word " * 800, max_tokens=2)))
+                long = asyncio.create_task(complete(session, gateway.url, chat("word " * 500, max_tokens=2)))
                 lines = 0
                 while not long.done():
                     line = await stream.content.readline()

@@ -25,6 +25,12 @@ def completed(client, prompt=LOOP, **fields):
     return client.completions.create(model=MODEL, prompt=prompt, **fields).choices[0]
 
 
+@pytest.fixture(scope="module")
+def plain(client):
+    """What the model goes on with by itself: the loop."""
+    return completed(client, max_tokens=24, logprobs=0)
+
+
 def spelt(content):
     """Return the bytes of a chat's entries, put together; special tokens have none."""
     return b"".join(bytes(each.bytes or ()) for each in content)
@@ -42,15 +48,14 @@ def spelt(content):
     ],
     ids=["frequency", "both", "repetition"],
 )
-def test_a_penalty_keeps_a_loop_from_going_on(client, penalty):
-    plain = completed(client, max_tokens=32, logprobs=0)
-    other = completed(client, max_tokens=32, logprobs=0, **penalty)
+def test_a_penalty_keeps_a_loop_from_going_on(client, plain, penalty):
+    other = completed(client, max_tokens=24, logprobs=0, **penalty)
     assert len(set(other.logprobs.tokens)) > len(set(plain.logprobs.tokens))
 
 
-def test_penalties_that_are_neutral_change_nothing(client):
+def test_penalties_that_are_neutral_change_nothing(client, plain):
     neutral = {"presence_penalty": 0, "frequency_penalty": 0, "extra_body": {"repetition_penalty": 1}}
-    assert completed(client, **neutral).text == completed(client).text
+    assert completed(client, max_tokens=24, **neutral).text == plain.text
 
 
 # --- biases -------------------------------------------------------------------------------------------------
@@ -61,12 +66,11 @@ OTHER = 3575  # " capital"
 
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_bias_of_a_hundred_forces_a_token_and_one_of_minus_a_hundred_bans_it(client, temperature):
-    forced = completed(client, temperature=temperature, logit_bias={str(WORD): 100}, logprobs=0)
+    forced = completed(client, max_tokens=8, temperature=temperature, logit_bias={str(WORD): 100}, logprobs=0)
     (word,) = set(forced.logprobs.tokens)
-    assert forced.text == word * 16
-    banned = completed(
-        client, temperature=temperature, logit_bias={str(WORD): -100, str(OTHER): 100}, logprobs=0
-    )
+    assert forced.text == word * 8
+    both = {str(WORD): -100, str(OTHER): 100}
+    banned = completed(client, max_tokens=8, temperature=temperature, logit_bias=both, logprobs=0)
     assert word not in banned.logprobs.tokens
     assert len(set(banned.logprobs.tokens)) == 1
 

@@ -41,7 +41,7 @@ def test_each_mechanism_is_needed():
     assert outcome("parking").ttft_p95_s < 0.75 * outcome("quantum").ttft_p95_s
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [2])
 def test_a_flood_over_deaths_of_the_worker_loses_nothing(seed):
     """The checkers assert it: tokens, bytes, bounds and ends, over deaths and clients that leave."""
     world = flooded(seed, 600.0, deaths_mean_s=40.0)

@@ -10,13 +10,22 @@ import pytest
 from shared.messages import Hello
 from shared.model_folder import ModelFolder
 from tests.worker.life_of_a_process import ENDLESS, Life
+from tests.worker.short_round import SHORT_ROUND
+from tests.worker.tiny_families import EVERY_FAMILY
 from tests.worker.tiny_models import save
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--all-families", action="store_true", help="engine: many schedules a family, for minutes"
+        "--all-families", action="store_true", help="engine: every family, many schedules each, for minutes"
     )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give tests that ask for `one_family` one of each kind, or every one where there is time."""
+    if "one_family" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--all-families", default=False)
+        metafunc.parametrize("one_family", EVERY_FAMILY if every else SHORT_ROUND)
 
 
 @pytest.fixture
@@ -33,7 +42,7 @@ def folder(tmp_path: Path) -> ModelFolder:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Life]]:
     def start(folder: Path, code: str = "", **settings: Any) -> Life:
-        command = ("-c", code) if code else ("-m", "worker.process")
+        command = ("-c", code) if code else ("-m", "worker.process_start")
         return Life(tmp_path, folder, (sys.executable, *command), **settings)
 
     return start

@@ -104,8 +104,11 @@ def assert_as_alone(family: str, bench: Workbench) -> None:
         assert len(expected.logprobs) == (TOKENS if sampling.wants_logprobs else 0)
 
 
-@pytest.mark.parametrize("slots", [3, len(NAMES)])
-@pytest.mark.parametrize("order", [NAMES, NAMES[::-1], NAMES[::2] + NAMES[1::2]], ids=["on", "back", "odd"])
+@pytest.mark.parametrize(
+    ("order", "slots"),
+    [(NAMES, len(NAMES)), (NAMES[::-1], 3), (NAMES[::2] + NAMES[1::2], len(NAMES))],
+    ids=["on", "back", "odd"],
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_row_says_what_it_would_alone(family: str, order: tuple[str, ...], slots: int) -> None:
     bench = Workbench(tiny(family), slots=slots, quantum_ms=1000)
@@ -117,7 +120,7 @@ def test_each_row_says_what_it_would_alone(family: str, order: tuple[str, ...], 
     assert_as_alone(family, bench)
 
 
-@pytest.mark.parametrize("turns", [1, 2, 5, 9])
+@pytest.mark.parametrize("turns", [1, 5])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_that_are_dropped_and_come_back_go_on_as_they_would_have(family: str, turns: int) -> None:
     """Every third row at a time, in the midst of the others; those go on meanwhile."""

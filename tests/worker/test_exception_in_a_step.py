@@ -15,7 +15,9 @@ from worker.launch import EXIT_LOOP_EXCEPTION
 STEPS: Final = 6
 # The process with one function that breaks once so many steps of rows were launched.
 BREAKS: Final = """
-from worker import process
+from worker.process_start import without_tokenizers
+with without_tokenizers():
+    from worker import process
 from worker.engine.batch_engine import BatchEngine
 import {module} as module
 steps = []

@@ -1,6 +1,6 @@
 """Every kind of family on the engine: a row's tokens are those that mlx-lm gives it alone.
 
-A few schedules of rows a family by default; `--all-families` tries many more.
+A few schedules of rows for a family of each kind by default; `--all-families` tries many more for every one.
 """
 
 import functools
@@ -11,25 +11,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import mlx.core as mx
-import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import make_prompt_cache
 
 from shared.messages import Submit
-from tests.worker.tiny_families import EVERY_FAMILY, WINDOW
+from tests.worker.tiny_families import WINDOW
 from tests.worker.tiny_models import VOCABULARY, Reference, greedy_alone, tiny
 from tests.worker.workbench import PLENTY, Workbench
 from worker.plan import CHUNK_TOKENS_MAX
-
-# The families whose rows must run together. The others may run one at a time, if the engine says why.
-MUST_BATCH: Final = (
-    *("llama", "llama_sliding", "qwen3", "gemma3_text", "phi3", "cohere2", "olmo3", "exaone4", "ministral3"),
-    *("qwen3_moe", "mixtral", "minimax", "glm4_moe", "gpt_oss", "llama4", "llama4_untuned"),
-    *("deepseek_v3", "deepseek_v32", "mamba2", "qwen3_5", "qwen3_next", "lfm2", "falcon_h1", "baichuan_m1"),
-)
-# Their code takes plain numbers as offsets.
-BY_ROWS: Final = ("llama4", "llama4_untuned")
 
 LENGTH_MAX: Final = 120
 ANSWER_MAX: Final = 60
@@ -91,13 +81,13 @@ class Schedule:
     kv_bytes_max: int = 0
 
 
-def schedules(lengths: st.SearchStrategy[int], rows_min: int) -> st.SearchStrategy[Schedule]:
+def schedules(lengths: st.SearchStrategy[int], rows_min: int, tokens_max: int) -> st.SearchStrategy[Schedule]:
     cuts = st.builds(Cut, after_turns=st.integers(0, 30), back_after_turns=st.none() | st.integers(0, 9))
     row = st.builds(
         Row,
         turns_before=st.sampled_from((0, 0, 0, 1, 2, 7, 20)),
         length=lengths,
-        tokens=st.integers(1, ANSWER_MAX),
+        tokens=st.integers(1, tokens_max),
         cuts=st.lists(cuts, max_size=2).map(tuple),
     )
     return st.builds(
@@ -173,10 +163,9 @@ def check(family: str, schedule: Schedule) -> None:
 # --- the models themselves --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", EVERY_FAMILY)
-def test_what_stood_long_before_shows_in_a_tiny_models_logits(family: str) -> None:
+def test_what_stood_long_before_shows_in_a_tiny_models_logits(one_family: str) -> None:
     """Otherwise a row could lose its cache unnoticed. Sparse attention may leave one place out."""
-    model = tiny(family).model
+    model = tiny(one_family).model
     ids = prompt_of(2 * WINDOW)
     changed = [(*ids[:place], (ids[place] + 7) % VOCABULARY, *ids[place + 1 :]) for place in (0, 20, 40, -2)]
     logits = model(mx.array([ids, *changed]), cache=make_prompt_cache(model))[:, -1]
@@ -185,10 +174,9 @@ def test_what_stood_long_before_shows_in_a_tiny_models_logits(family: str) -> No
     assert sorted(shows)[1] > _SHOWS, shows
 
 
-@pytest.mark.parametrize("family", EVERY_FAMILY)
-def test_a_tiny_models_most_likely_token_is_seldom_in_doubt(family: str) -> None:
+def test_a_tiny_models_most_likely_token_is_seldom_in_doubt(one_family: str) -> None:
     """Comparing ends where two tokens are equally likely."""
-    reference = alone(family, WINDOW - 1, ANSWER_MAX // 2)
+    reference = alone(one_family, WINDOW - 1, ANSWER_MAX // 2)
     best = [mx.topk(logprobs, 2).tolist() for logprobs in reference.logprobs]
     doubtful = [place for place, (one, other) in enumerate(best) if abs(one - other) < 2 * Reference.TIE]
     assert len(doubtful) <= _DOUBTFUL_MAX
@@ -196,21 +184,6 @@ def test_a_tiny_models_most_likely_token_is_seldom_in_doubt(family: str) -> None
 
 
 # --- the engine -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("family", MUST_BATCH)
-def test_rows_of_the_common_families_run_together(family: str) -> None:
-    loaded = tiny(family)
-    assert loaded.facts.batches, loaded.facts.why_not
-    assert loaded.layout is not None
-    # A wrong group of several rows makes the engine fall back to groups of one, which no answer would show.
-    assert not loaded.layout.by_rows or family in BY_ROWS
-
-
-@pytest.mark.parametrize("family", [family for family in EVERY_FAMILY if family not in MUST_BATCH])
-def test_any_other_family_batches_or_says_why_not(family: str) -> None:
-    facts = tiny(family).facts
-    assert facts.batches == (facts.why_not == "")
 
 
 # Prompts of a window's length start together; one of them crosses its window, the next ones don't yet. A long
@@ -229,26 +202,26 @@ CROSSING: Final = Schedule(
 )
 
 
-@pytest.mark.parametrize("family", EVERY_FAMILY)
-def test_rows_cross_their_windows_one_by_one_beside_a_long_one(family: str) -> None:
-    check(family, CROSSING)
+def test_rows_cross_their_windows_one_by_one_beside_a_long_one(one_family: str) -> None:
+    check(one_family, CROSSING)
 
 
-@pytest.mark.parametrize("family", EVERY_FAMILY)
-def test_a_prompt_that_comes_token_by_token_is_the_same_prompt(family: str) -> None:
+def test_a_prompt_that_comes_token_by_token_is_the_same_prompt(one_family: str) -> None:
     """Through its window, beside a row that decodes."""
     rows = (Row(0, 2, 40), Row(1, WINDOW + 1, 6), Row(0, 20, 8))
-    check(family, Schedule(rows, chunk_tokens_max=1, kv_bytes_max=0))
+    check(one_family, Schedule(rows, chunk_tokens_max=1, kv_bytes_max=0))
 
 
-@pytest.mark.parametrize("family", EVERY_FAMILY)
-def test_rows_that_come_and_go_get_the_tokens_they_would_get_alone(family: str, all_families: bool) -> None:
+def test_rows_that_come_and_go_get_the_tokens_they_would_get_alone(
+    one_family: str, all_families: bool
+) -> None:
     lengths = st.integers(1, LENGTH_MAX) if all_families else st.sampled_from(LENGTHS)
+    rows_min, tokens_max = (1, ANSWER_MAX) if all_families else (4, ANSWER_MAX // 2)
 
-    @seed(zlib.crc32(family.encode()))
+    @seed(zlib.crc32(one_family.encode()))
     @settings(max_examples=60 if all_families else 2, deadline=None, database=None)
-    @given(schedule=schedules(lengths, rows_min=1 if all_families else 4))
+    @given(schedule=schedules(lengths, rows_min, tokens_max))
     def holds(schedule: Schedule) -> None:
-        check(family, schedule)
+        check(one_family, schedule)
 
     holds()

@@ -62,16 +62,17 @@ def running(
 
 
 @LINUX
-@pytest.mark.parametrize("thread", ["main", "thread"])
 @pytest.mark.parametrize(
-    ("deed", "number"),
+    ("deed", "number", "thread"),
     [
-        ("segfault", signal.SIGSEGV),
-        ("bus error", signal.SIGBUS),
-        ("abort", signal.SIGABRT),
-        ("abort in C", signal.SIGABRT),
-        ("terminate", signal.SIGABRT),
-        ("signal to itself", signal.SIGSEGV),
+        ("segfault", signal.SIGSEGV, "main"),
+        ("segfault", signal.SIGSEGV, "thread"),
+        ("bus error", signal.SIGBUS, "thread"),
+        ("abort", signal.SIGABRT, "main"),
+        ("abort in C", signal.SIGABRT, "thread"),
+        ("terminate", signal.SIGABRT, "main"),
+        ("terminate", signal.SIGABRT, "thread"),
+        ("signal to itself", signal.SIGSEGV, "main"),
     ],
 )
 def test_a_fault_of_its_own_ends_a_process_at_once_and_is_not_said_to_be_sent(

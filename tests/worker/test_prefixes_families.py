@@ -1,27 +1,16 @@
 """Every kind of family, whatever is kept of its prompts and however it is found: it answers as alone.
 
-One short conversation a family; longer ones, in any order, are in test_prefix_conversations.py.
+One short conversation for a family of each kind, or with `--all-families` for every one. Longer ones, in any
+order, are in test_prefix_conversations.py.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from tests.worker.beginnings_bench import BLOCK, STOP, Ids, Talk, alone, disk_tier, ids_of, reusing, turn_of
-from tests.worker.tiny_families import EVERY_FAMILY
+from tests.worker.test_families_loaded import MUST_SHARE, TO_THE_TOKEN
 
-# They hold once what their rows have in common. The others may hold copies, if the engine says why.
-MUST_SHARE: Final = (
-    *("llama", "qwen3", "qwen3_moe", "mixtral", "phi3", "minimax", "glm4_moe"),
-    *("qwen3_5", "qwen3_next", "lfm2", "falcon_h1", "jamba", "granitemoehybrid", "nemotron_h"),
-)
-# Any of their tokens can be gone on from.
-TO_THE_TOKEN: Final = (
-    *("llama", "qwen3", "qwen3_moe", "mixtral", "phi3", "minimax", "glm4_moe"),
-    *("gemma2", "deepseek_v3", "deepseek_v32", "longcat_flash"),
-)
 ANSWER: Final = 6
 SYSTEM: Final = turn_of(1, BLOCK + 10)
 # A conversation that several go on from, in different ways.
@@ -46,29 +35,14 @@ def together() -> dict[str, Ids]:
     }
 
 
-@pytest.mark.parametrize("family", [*MUST_SHARE, *TO_THE_TOKEN])
-def test_the_common_families_reuse_and_share_what_they_can(family: str) -> None:
-    facts = reusing(family).facts
-    assert facts.reuse == ("any" if family in TO_THE_TOKEN else "checkpoints")
-    assert bool(facts.shares_from) == (family in MUST_SHARE)
-
-
-@pytest.mark.parametrize("family", EVERY_FAMILY)
-def test_a_family_shares_or_says_why_not(family: str) -> None:
-    facts = reusing(family).facts
-    assert (facts.shares_from > 0) == (facts.why_not_shared == "")
-    assert facts.reuse != "none" or not facts.batches
-
-
-@pytest.mark.parametrize("family", EVERY_FAMILY)
-def test_prompts_that_begin_alike_are_answered_as_alone(family: str) -> None:
+def test_prompts_that_begin_alike_are_answered_as_alone(one_family: str) -> None:
     """All come at once to an empty store; then again, beside what goes on from them, in another order."""
-    loaded = reusing(family)
+    loaded = reusing(one_family)
     bench = Talk(loaded)
     prompts = together()
     answers = bench.say(prompts, ANSWER)
-    check(family, prompts, answers)
-    if family in MUST_SHARE:
+    check(one_family, prompts, answers)
+    if one_family in MUST_SHARE:
         assert bench.shared_bytes_max >= BLOCK * loaded.facts.kv_bytes_per_token > 0
     first = prompts["talk-0"]
     next_turn = (*first, *answers["talk-0"], STOP, *turn_of(20, 8))
@@ -79,25 +53,24 @@ def test_prompts_that_begin_alike_are_answered_as_alone(family: str) -> None:
         "edited": (*first[: BLOCK + 3], 5, *first[BLOCK + 4 :]),
         "one more": (*first, *ids_of(21, 1)),
     }
-    check(family, again, bench.say(again, ANSWER))
+    check(one_family, again, bench.say(again, ANSWER))
     if loaded.facts.reuse != "none":
         assert bench.cached("same") == len(first) - 1
         assert bench.cached("next") >= len(first) - 1
     # Alone, beside nobody: what is kept is copied into its own caches.
     solo = {"last": (*next_turn, *turn_of(22, 4))}
-    check(family, solo, bench.say(solo, ANSWER))
-    if family in TO_THE_TOKEN:
+    check(one_family, solo, bench.say(solo, ANSWER))
+    if one_family in TO_THE_TOKEN:
         assert bench.cached("one less") == len(first) - 2
         assert bench.cached("edited") == BLOCK + 3
         assert bench.cached("last") >= len(next_turn)
 
 
-@pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_what_is_given_up_in_the_middle_or_comes_from_disk_changes_no_answer(
-    family: str, tmp_path: Path
+    one_family: str, tmp_path: Path
 ) -> None:
     """Rows are taken out while some are shared; a new engine goes on with them from what the disk has."""
-    loaded = reusing(family)
+    loaded = reusing(one_family)
     prompts = {name: prompt for name, prompt in together().items() if name != "other"}
     with disk_tier(tmp_path, loaded) as tier:
         bench = Talk(loaded, tier=tier, chunk_tokens_max=BLOCK // 2)
@@ -119,7 +92,7 @@ def test_what_is_given_up_in_the_middle_or_comes_from_disk_changes_no_answer(
             assert each is not None
             reborn.resume(each)
         reborn.run()
-        check(family, {name: prompts[name] for name in left}, reborn.answers)
+        check(one_family, {name: prompts[name] for name in left}, reborn.answers)
         assert tier.drain()
         if loaded.facts.reuse != "none":
             assert reborn.engine.prefixes.disk_reads > 0

@@ -19,7 +19,9 @@ from worker.progress_pipe import ProgressReader
 
 # The process with one part of it changed: the model answers its warm-up and then breaks in the loop.
 BREAKS_IN_THE_LOOP: Final = """
-from worker import process
+from worker.process_start import without_tokenizers
+with without_tokenizers():
+    from worker import process
 from worker.engine.batch_engine import BatchEngine
 launch = BatchEngine.launch
 def launch_or_break(self, rows):
@@ -30,13 +32,17 @@ BatchEngine.launch = launch_or_break
 process.main()
 """
 DOES_NOT_BATCH: Final = """
-from worker import process
+from worker.process_start import without_tokenizers
+with without_tokenizers():
+    from worker import process
 from worker.engine.trial import Trial
 Trial.way = lambda self: None
 process.main()
 """
 CANNOT_DECODE: Final = """
-from worker import process
+from worker.process_start import without_tokenizers
+with without_tokenizers():
+    from worker import process
 from worker.engine.batch_engine import BatchEngine
 def launch(self, rows):
     raise RuntimeError("no decoding here")

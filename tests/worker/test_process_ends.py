@@ -21,7 +21,9 @@ from worker.launch import (
 # A worker whose steps take long enough for a signal to find one under way.
 SLOW_STEPS: Final = """
 import time
-from worker import process
+from worker.process_start import without_tokenizers
+with without_tokenizers():
+    from worker import process
 from worker.engine.batch_engine import BatchEngine
 read = BatchEngine.read
 def slowly(self):
@@ -32,7 +34,9 @@ process.main()
 """
 LOADS_FOR_EVER: Final = """
 import time
-from worker import process
+from worker.process_start import without_tokenizers
+with without_tokenizers():
+    from worker import process
 def load(*arguments, **options):
     while True:
         time.sleep(1)
@@ -40,7 +44,9 @@ process.load = load
 process.main()
 """
 LEAKS: Final = """
-from worker import process
+from worker.process_start import without_tokenizers
+with without_tokenizers():
+    from worker import process
 from worker.loop import Loop
 ballast = []
 take = Loop._take

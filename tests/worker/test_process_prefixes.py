@@ -31,7 +31,9 @@ ANSWER: Final = 300  # tokens: more than the first life is let to make
 # A worker whose steps take so long that the disk keeps up, and that a test can do something between two.
 SLOW_STEPS: Final = """
 import time
-from worker import process
+from worker.process_start import without_tokenizers
+with without_tokenizers():
+    from worker import process
 from worker.engine.batch_engine import BatchEngine
 read = BatchEngine.read
 def slowly(self):

@@ -20,8 +20,11 @@ LONG: Final = turn_of(1, 2 * WIDE_WINDOW)
 LENGTHS: Final = (BLOCK + 9, WIDE_WINDOW - 20, WIDE_WINDOW - 1, WIDE_WINDOW, WIDE_WINDOW + 1, 2 * WIDE_WINDOW)
 
 
-@pytest.mark.parametrize("family", WINDOWS)
-@pytest.mark.parametrize("lengths", [LENGTHS, LENGTHS[::-1]], ids=["upward", "downward"])
+@pytest.mark.parametrize(
+    ("family", "lengths"),
+    [*((family, LENGTHS) for family in WINDOWS), ("gemma3_text", LENGTHS[::-1]), ("llama4", LENGTHS[::-1])],
+    ids=[*WINDOWS, "gemma3_text-downward", "llama4-downward"],
+)
 def test_prompts_within_a_window_and_beyond_it_are_answered_as_alone(
     family: str, lengths: tuple[int, ...]
 ) -> None:
