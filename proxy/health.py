@@ -1,34 +1,41 @@
 """Does the gateway live, can it have a request answered now, and what has it been doing."""
 
+import asyncio
 from dataclasses import asdict
-from typing import Any, get_args
+from typing import Any, Final
 
 from aiohttp import web
 
 from proxy.dispatch import Dispatcher
+from proxy.gauges import Door, Gauges
+from proxy.observer import Observer
 from proxy.prompt_use import PromptUse
 from proxy.worker_link import WorkerLink
 from shared.clock import Clock
-from shared.messages import Breaker
-from shared.metrics import CONTENT_TYPE, Metrics
+from shared.limits import KIB
+from shared.metrics import CONTENT_TYPE
+
+# Some milliseconds' worth. A turn of a busy loop may take as long, so there are to be few of them.
+_BYTES_AT_ONCE: Final = 64 * KIB
 
 
 class Health:
     """Handlers of /health/live, /health/ready and /metrics. None of them asks for a key."""
 
-    def __init__(self, link: WorkerLink, dispatcher: Dispatcher, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self, link: WorkerLink, dispatcher: Dispatcher, observer: Observer, clock: Clock, model: str
+    ) -> None:
         self._link = link
         self._dispatcher = dispatcher
-        self._metrics = metrics
+        self._metrics = observer.metrics
         self._clock = clock
+        self._gauges = Gauges(observer, link, dispatcher, clock, model)
+        self.door: Door | None = None
         self.prompts = PromptUse()
 
-    def prompted(self, lane: str, use: PromptUse) -> None:
+    def prompted(self, _lane: str, use: PromptUse) -> None:
         """Count what a request's prompts took, once it has ended; one that never began took nothing."""
         self.prompts += use
-        if use.tokens:
-            self._metrics.prompt_tokens.labels(lane).inc(use.tokens)
-            self._metrics.cached_tokens.labels(lane).inc(use.cached)
 
     async def live(self, _request: web.Request) -> web.Response:
         """Return 200 as long as this process turns its loop."""
@@ -56,25 +63,15 @@ class Health:
         return web.json_response(body, status=200 if ready else 503)
 
     async def metrics(self, _request: web.Request) -> web.Response:
-        """Return all metrics in Prometheus' text format."""
-        admission, progress = self._dispatcher.admission, self._link.state.progress
-        self._metrics.forget_lanes()
-        for lane in admission.state.lanes:
-            self._metrics.queued.labels(lane.settings.name).set(len(lane))
-            self._metrics.running.labels(lane.settings.name).set(len(lane.running))
-        self._metrics.reserved_bytes.set(admission.reserved_bytes)
-        self._metrics.held_bytes.set(progress.kv_bytes if progress else 0)
-        self._metrics.budget_bytes.set(admission.state.ledger.budget_bytes if admission.state.ledger else 0)
-        self._metrics.footprint_bytes.set(progress.memory.footprint_bytes if progress else 0)
-        self._metrics.keeps(progress.prefixes if progress else None)
-        care = self._link.state.care
-        self._metrics.rung.set(care.rung)
-        for state in get_args(Breaker):
-            self._metrics.breaker.labels(state).set(state == care.breaker)
-        self._metrics.suspects.set(len(admission.state.trials.waiting))
-        self._metrics.quarantined.set(len(self._dispatcher.quarantine))
-        self._metrics.house_seconds.set(admission.state.house_ms / 1000)
-        return web.Response(body=self._metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
+        """Return all metrics in Prometheus' text format. Other requests have their turns meanwhile."""
+        self._gauges.read(self.door)
+        body, told = bytearray(), 0
+        for part in self._metrics.parts():
+            body += part
+            if len(body) - told > _BYTES_AT_ONCE:
+                told = len(body)
+                await asyncio.sleep(0)
+        return web.Response(body=bytes(body), headers={"Content-Type": CONTENT_TYPE})
 
     def _lanes(self) -> dict[str, Any]:
         now = self._clock.now()

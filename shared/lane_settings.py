@@ -41,7 +41,9 @@ class LaneSettings(BaseModel):
     queue_mb: int = Field(64, ge=1, le=1 << 20, description="memory that waiting prompts may take")
     queue_s: float = Field(3600.0, gt=0, le=1e6, description="device time that may wait")
     deadline_s: float = Field(300.0, gt=0, le=86_400, description="longest wait for a start")
-    target_wait_s: float | None = Field(None, gt=0, description="under lasting overload, the wait allowed")
+    target_wait_s: float | None = Field(
+        None, gt=0, le=86_400, description="under lasting overload, the wait allowed"
+    )
     ages_after_s: float = Field(120.0, gt=0, le=86_400, description="a head as old is not passed any more")
     step_share_min: float = Field(0.05, ge=0, le=0.5, description="of the device's time, while it waits")
     context_tokens: int | None = Field(None, ge=16, le=CONTEXT_TOKENS_MAX, description="prompt and answer")

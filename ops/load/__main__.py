@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ops import demo
 from ops.figures.processes import machine
-from ops.load import fairness, flood, idle, overload, token_path
+from ops.load import fairness, flood, idle, overload, scrape, token_path, watched
 from ops.load.command_line import end_in_order_on_sigterm, parser
 from ops.load.plan import Plan, Scenario
 from ops.load.progress import Progress
@@ -25,6 +25,9 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     fairness.SCENARIO,
     token_path.SCENARIO,
     idle.SCENARIO,
+    scrape.SCENARIO,
+    watched.FALSE,
+    watched.ENGINE,
 )
 _INTERRUPTED: Final = 130
 _WIDTH: Final = 120  # of tables in a file or a pipe

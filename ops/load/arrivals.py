@@ -61,18 +61,23 @@ class Lengths:
         return round(min(self.high, max(self.low, drawn)))
 
 
+def sentences(words: int, numbers: random.Random) -> str:
+    """Return plain English of so many words, drawn without regard to sense."""
+    drawn = numbers.choices(_WORDS, k=words)
+    made: list[str] = []
+    while drawn:
+        length = numbers.randint(*_SENTENCE_WORDS)
+        made.append(" ".join(drawn[:length]).capitalize() + ".")
+        del drawn[:length]
+    return " ".join(made)
+
+
 def prompt(words: int, numbers: random.Random) -> str:
     """Return plain English of so many words, besides the opening that asks for a long answer.
 
     A word is about one token of an English vocabulary; the chat template adds its own.
     """
-    drawn = numbers.choices(_WORDS, k=words)
-    sentences: list[str] = []
-    while drawn:
-        length = numbers.randint(*_SENTENCE_WORDS)
-        sentences.append(" ".join(drawn[:length]).capitalize() + ".")
-        del drawn[:length]
-    return " ".join((_OPENING, *sentences))
+    return f"{_OPENING} {sentences(words, numbers)}"
 
 
 @dataclass(frozen=True, slots=True)

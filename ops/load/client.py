@@ -6,16 +6,20 @@ import itertools
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 import aiohttp
 
+from ops.load.events import EventStream, piece_chars
 from ops.load.records import Ask, Attempt, Outcome, Record
+from shared.limits import KIB
 
 _TIMEOUT_S: Final = 600.0
 _WAIT_S_MAX: Final = 60.0
 _CONNECT_S: Final = 30.0
+_REFUSAL_BYTES_MAX: Final = 64 * KIB
+_CODE_CHARS_MAX: Final = 100
 
 
 class Client:
@@ -23,14 +27,16 @@ class Client:
 
     It sends a request up to `attempts_max` times, and waits in between for as long as it was told to. Every
     request leaves a record in `records`, also one that is cancelled while it runs. `label` begins the
-    x-request-id of all that it sends.
+    x-request-id of all that it sends. `where` is a port of this machine, or an address that ends in /v1;
+    `more` are further fields of every body.
     """
 
     def __init__(
         self,
-        port: int,
+        where: int | str,
         model: str,
         *,
+        more: Mapping[str, Any] = MappingProxyType({}),
         label: str = "load",
         attempts_max: int = 1,
         timeout_s: float = _TIMEOUT_S,
@@ -39,7 +45,8 @@ class Client:
     ) -> None:
         self.records: list[Record] = []
         self.live = 0
-        self._url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        self._url = f"{_address(where)}/chat/completions"
+        self._more = more
         self._model = model
         self._label = label
         self._attempts_max = attempts_max
@@ -47,6 +54,7 @@ class Client:
         self._sleep = sleep
         self._now = now
         self._numbers = itertools.count(1)
+        self._grew = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -65,6 +73,12 @@ class Client:
         taken, self.records = self.records, []
         return taken
 
+    async def until_ended(self, count: int) -> None:
+        """Wait until so many records are there."""
+        while len(self.records) < count:
+            self._grew.clear()
+            await self._grew.wait()
+
     def told(self) -> str:
         """Say how far things are, for the one who waits."""
         return f"{self.live} under way, {len(self.records)} ended"
@@ -82,6 +96,7 @@ class Client:
             self.live -= 1
             if watches:
                 self.records.append(_record(ask, watches, self._now()))
+                self._grew.set()
         return self.records[-1]
 
     async def _insist(self, ask: Ask, watches: "list[_Watch]") -> None:
@@ -97,19 +112,25 @@ class Client:
         assert self._session is not None, "the client is used outside its `async with`"
         try:
             async with self._session.post(
-                self._url, json=_body(self._model, ask), headers=_headers(ask, watch.name)
+                self._url, json={**_body(self._model, ask), **self._more}, headers=_headers(ask, watch.name)
             ) as response:
                 watch.answered(response.status, response.headers, self._now())
                 if response.status != 200:
-                    watch.refused(await response.read())
+                    watch.refused(await response.content.read(_REFUSAL_BYTES_MAX))
                     return
                 async for data in response.content.iter_any():
                     watch.came(data, self._now())
                 watch.ended()
         except TimeoutError:
             watch.broke("timeout")
+        except ValueError:
+            watch.broke("unreadable")
         except (aiohttp.ClientError, OSError):
             watch.broke("connection")
+
+
+def _address(where: int | str) -> str:
+    return f"http://127.0.0.1:{where}/v1" if isinstance(where, int) else where
 
 
 def _body(model: str, ask: Ask) -> dict[str, Any]:
@@ -143,14 +164,19 @@ class _Watch:
         self.outcome: Outcome = "failed"
         self.code = ""
         self.text_times: list[float] = []
+        self.piece_chars: list[int] = []
         self.tokens: int | None = None
+        self.prompt_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.finish_reason = ""
         self.lane_served = ""
         self.queue_ms: float | None = None
         self._sent_at = sent_at
         self._answered_at: float | None = None
         self._status = 0
         self._retry_after_s: float | None = None
-        self._unread = b""
+        self._events = EventStream()
+        self._broken = False
 
     @property
     def wait_s(self) -> float | None:
@@ -187,21 +213,39 @@ class _Watch:
             self.code = self.code or "incomplete"
 
     def came(self, data: bytes, now: float) -> None:
-        """Take bytes of the stream; every event that they complete came now."""
-        *events, self._unread = (self._unread + data).split(b"\n\n")
-        for event in events:
-            if event == b"data: [DONE]":
-                self.outcome = "completed"
-            elif event.startswith(b"data: {"):
-                self._take(json.loads(event[6:]), now)
+        """Take bytes of the stream; every event that they complete came now.
+
+        Raises ValueError if one can't be read.
+        """
+        for event in self._events.feed(data):
+            if event is None:
+                self.outcome = "failed" if self._broken else "completed"
+                continue
+            try:
+                self._take(event, now)
+            except (AttributeError, LookupError, TypeError) as problem:
+                raise ValueError("an event of the stream has another shape") from problem
 
     def _take(self, event: dict[str, Any], now: float) -> None:
-        if "error" in event:
-            self.code = str(event["error"].get("code") or event["error"].get("type"))
+        if event.get("error"):
+            self._broken = True
+            self.code = _code_of(event["error"])
         if event.get("usage"):
-            self.tokens = int(event["usage"]["completion_tokens"])
-        if any(choice["delta"].get("content") for choice in event.get("choices", ())):
+            self._count(event["usage"])
+        choices = event.get("choices") or ()
+        chars = sum(piece_chars(choice.get("delta") or {}) for choice in choices)
+        if chars:
             self.text_times.append(now)
+            self.piece_chars.append(chars)
+        for choice in choices:
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    def _count(self, usage: dict[str, Any]) -> None:
+        self.tokens = int(usage["completion_tokens"])
+        if usage.get("prompt_tokens") is not None:
+            self.prompt_tokens = int(usage["prompt_tokens"])
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        self.cached_tokens = self.cached_tokens if cached is None else int(cached)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -214,10 +258,15 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 def _error_code(body: bytes) -> str:
     try:
-        error = json.loads(body)["error"]
-        return str(error.get("code") or error.get("type") or "")
-    except (ValueError, LookupError, TypeError, AttributeError):
+        return _code_of(json.loads(body)["error"])
+    except (ValueError, LookupError, TypeError):
         return ""
+
+
+def _code_of(error: Any) -> str:
+    """Return the shortest name of an error; not every server gives it as an object."""
+    told = error.get("code") or error.get("type") or "" if isinstance(error, dict) else error
+    return str(told)[:_CODE_CHARS_MAX]
 
 
 def _record(ask: Ask, watches: list[_Watch], now: float) -> Record:
@@ -232,4 +281,8 @@ def _record(ask: Ask, watches: list[_Watch], now: float) -> Record:
         code=last.code,
         lane_served=last.lane_served,
         queue_ms=last.queue_ms,
+        piece_chars=tuple(last.piece_chars),
+        prompt_tokens=last.prompt_tokens,
+        cached_tokens=last.cached_tokens,
+        finish_reason=last.finish_reason,
     )

@@ -43,7 +43,8 @@ class Record:
     `text_times` are when each piece of text came, which is about once a token; `tokens` is what the answer's
     usage said, and the number of pieces where the answer never came to that. Outcomes: completed; refused by
     its last attempt; failed, which is anything else that the server or the connection did; cut, because the
-    client left.
+    client left. `piece_chars` are the pieces' lengths; `prompt_tokens` and `cached_tokens` are what usage
+    said, and None where it said nothing.
     """
 
     ask: Ask
@@ -55,6 +56,10 @@ class Record:
     code: str
     lane_served: str
     queue_ms: float | None
+    piece_chars: tuple[int, ...] = ()
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str = ""
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
 """All that admission keeps, in one place, and what can be asked of it. Only this package changes it."""
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -54,6 +54,11 @@ class State:
     def holds_rows(self) -> bool:
         """Whether the worker has rows: such as run, or such as it hasn't parked yet."""
         return any(lane.running or lane.parking for lane in self.lanes)
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield lane and name of each answer that holds a row; those that are being parked still do."""
+        for lane in self.lanes:
+            yield from ((lane.settings.name, name) for name in (*lane.running, *lane.parking))
 
     @property
     def free_rows(self) -> int:

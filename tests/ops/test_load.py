@@ -27,6 +27,7 @@ from ops.load.records import (
 )
 from ops.load.statistics import jain, median, percentile, percentile_ratio, ratio, summary
 from ops.load.token_path import added_s, sent_times
+from tests.ops.load_samples import WATCHING
 
 ASK = Ask("Hello.", 8)
 NUMBERS = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=40)
@@ -345,6 +346,7 @@ SAMPLES = {
             ]
         },
     },
+    **WATCHING,
 }
 
 

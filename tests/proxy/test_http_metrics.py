@@ -1,13 +1,17 @@
 """/metrics: names, numbers that are right, and no label that a client could make up."""
 
 import asyncio
+from importlib.metadata import version
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.proxy.small_gateway import CHAT, COMPLETIONS, NAME, Gateway, chat, completion, gateway
+from shared.messages import Progress
+from shared.readings import EngineReading, MemoryReading
+from tests.proxy.small_gateway import CHAT, COMPLETIONS, NAME, TEXT, Gateway, chat, completion, gateway, ids
 from tests.waiting import until
 
+LANES_ALONE = {"forebay_queue_places", "forebay_oldest_wait_seconds", "forebay_lane_target_wait_seconds"}
 LANES = [{"name": "interactive", "reserved_slots": 0, "queue_places": 2, "max_tokens": 20}, {"name": "batch"}]
 
 
@@ -39,6 +43,9 @@ def refusals(samples):
 
 
 def of(samples, name, **labels):
+    """Return one sample's value; of a lane's, the key class is none where none is said."""
+    if "lane" in labels and name not in LANES_ALONE:
+        labels = {"key_class": "", **labels}
     return samples.get((name, tuple(sorted(labels.items()))))
 
 
@@ -181,3 +188,110 @@ async def test_keys_are_no_labels_either(tmp_path):
         raw = (await here.get("/metrics")).raw
         assert b"someones-name" not in raw
         assert refusals(await told(here)) == {("", "rate_limit_exceeded"): 1, ("", "invalid_api_key"): 1}
+
+
+async def test_key_classes_are_told_apart_and_those_without_one_are_nobodys(tmp_path):
+    here = Gateway(tmp_path / NAME)
+    keys = [
+        here.add_key("a", key_class="team"),
+        here.add_key("b", key_class="team"),
+        here.add_key("c", lane="batch"),
+    ]
+    async with here:
+        await here.start_worker()
+        for key in keys:
+            assert (await here.post(CHAT, chat(), headers=key)).status == 200
+        await here.post(CHAT, chat(temperature=-1), headers=keys[0])
+        samples = await told(here)
+        team, nobody = {"lane": "interactive", "key_class": "team"}, {"lane": "batch", "key_class": ""}
+        for name in ("admitted_total", "ttft_seconds_count", "answer_seconds_count"):
+            assert of(samples, f"forebay_{name}", **team) == 2
+            assert of(samples, f"forebay_{name}", **nobody) == 1
+        tokens = of(samples, "forebay_tokens_total", **team)
+        assert tokens == of(samples, "forebay_goodput_tokens_total", **team) == 2 * len(ids(TEXT))
+        assert (
+            of(samples, "forebay_refused_total", lane="", key_class="team", code="invalid_request_error") == 1
+        )
+
+
+async def test_gauges_say_how_worker_lanes_and_door_are(here):
+    samples = await told(here)
+    (info,) = [labels for name, labels in samples if name == "forebay_gateway_info"]
+    assert dict(info) == {"version": version("forebay"), "model": NAME}
+    assert of(samples, "forebay_worker_ready") == 1
+    assert of(samples, "forebay_draining") == of(samples, "forebay_held") == 0
+    assert of(samples, "forebay_connections") == here.proxy.listening.connections >= 1
+    assert of(samples, "forebay_kv_budget_full_bytes") == of(samples, "forebay_kv_budget_bytes") == 1 << 20
+    assert of(samples, "forebay_queue_places", lane="interactive") == 2
+    assert of(samples, "forebay_lane_target_wait_seconds", lane="interactive") == 2
+    assert of(samples, "forebay_lane_target_wait_seconds", lane="batch") is None
+    assert of(samples, "forebay_estimated_tokens_per_second") == 0
+    here.proxy.dispatcher.draining = here.proxy.dispatcher.held = True
+    await here.kill_worker()
+    samples = await told(here)
+    assert of(samples, "forebay_worker_ready") == 0
+    assert of(samples, "forebay_draining") == of(samples, "forebay_held") == 1
+    assert of(samples, "forebay_worker_deaths_total", cause="crash") == 1
+
+
+async def test_gauges_show_what_the_worker_said_last_of_itself_and_forget_it_with_the_worker(here):
+    progress = Progress(
+        epoch=here.worker.epoch,
+        step=1,
+        phase="decode",
+        expected_ms=1.0,
+        ping=0,
+        running=(),
+        kv_bytes=11,
+        budget_bytes=1 << 19,
+        tokens=0,
+        answers=0,
+        wants_recycle=True,
+        memory=MemoryReading(21, 22, 23, 24),
+        engine=EngineReading(3, 2, 31, 32),
+    )
+    here.worker._say(progress)
+    await until(lambda: here.proxy.link.state.progress == progress)
+    names = {
+        "kv_held_bytes": 11,
+        "kv_budget_bytes": 1 << 19,
+        "worker_active_bytes": 21,
+        "worker_cache_bytes": 22,
+        "worker_peak_bytes": 23,
+        "worker_footprint_bytes": 24,
+        "worker_rows": 3,
+        "worker_groups": 2,
+        "worker_arrays": 31,
+        "worker_arrays_max": 32,
+        "worker_over_memory": 1,
+    }
+    samples = await told(here)
+    assert {name: of(samples, f"forebay_{name}") for name in names} == names
+    await here.kill_worker()
+    samples = await told(here)
+    shown = {name: of(samples, f"forebay_{name}") for name in names if name != "kv_budget_bytes"}
+    assert set(shown.values()) == {0}
+
+
+async def test_the_speed_that_is_to_be_expected_is_that_of_steps_of_as_many_rows(here):
+    here.worker.pause_at = 2
+    asked = here.asking(CHAT, chat())
+    await until(lambda: here.worker.paused_at(2) and here.paused_at(2))
+    step_ms = here.proxy.dispatcher.admission.state.speeds.step_ms(1)
+    assert of(await told(here), "forebay_estimated_tokens_per_second") == pytest.approx(1000 / step_ms)
+    here.worker.pause_at = None
+    await asked
+
+
+async def test_a_clock_that_ticks_late_is_told(here):
+    ticks = of(await told(here), "forebay_loop_lag_seconds_count")
+    await until(
+        lambda: here.proxy.observer.metrics.registry.get_sample_value("forebay_loop_lag_seconds_count")
+    )
+    here.proxy.observer.ticked(0.3)
+    here.proxy.observer.ticked(-0.001)  # a clock may be early, by a rounding
+    samples = await told(here)
+    assert of(samples, "forebay_loop_lag_seconds_count") >= ticks + 3
+    assert of(samples, "forebay_loop_lag_seconds_bucket", le="+Inf") > of(
+        samples, "forebay_loop_lag_seconds_bucket", le="0.25"
+    )
