@@ -5,16 +5,19 @@ import json
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from ops.wording import printable
 from shared.config import Settings
 from shared.errors import SettingsError
 from shared.run_folder import RunFolder
 
 _TIMEOUT_S: Final = 10.0
+_VERSION_CHARS: Final = 32
 _DONE: Final = (http.client.OK, http.client.ACCEPTED)
 
 _Answer = TypeVar("_Answer")
@@ -22,6 +25,10 @@ _Answer = TypeVar("_Answer")
 
 class GatewayAbsent(SettingsError):
     """No gateway of this home and port answers."""
+
+
+class GatewayDiffers(GatewayAbsent):
+    """One is there, but it speaks otherwise: its version is another than this command's."""
 
 
 class OrderRefused(SettingsError):
@@ -101,20 +108,41 @@ class Gateway:
             connection.request(method, path, json.dumps(body) if body else None)
             response = connection.getresponse()
             told = response.read()
+            body = json.loads(told)
             if response.status in _DONE:
                 answer: _Answer = TypeAdapter(kind).validate_json(told)
                 return answer
-            problem = str(json.loads(told)["problem"])
+            problem = str(body["problem"])
+        except ValidationError as trouble:
+            raise GatewayDiffers(self._differs(body, _lack(trouble))) from trouble
         except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as trouble:
             raise GatewayAbsent(f"no gateway of {self.where} answers: {_in_short(trouble)}") from trouble
         finally:
             connection.close()
+        if response.status == http.client.NOT_FOUND:
+            raise GatewayDiffers(self._differs(body, f"it doesn't know {method} {path}"))
         raise OrderRefused(problem)
+
+    def _differs(self, body: Any, how: str) -> str:
+        """Say that a gateway is of another version, and of which if it tells."""
+        theirs = body.get("gateway") if isinstance(body, dict) else None
+        told = theirs.get("version") if isinstance(theirs, dict) else None
+        other = printable(told)[:_VERSION_CHARS] if isinstance(told, str) else "another"
+        return (
+            f"no gateway of {self.where} and of this version ({version('forebay')}) answers, but one of"
+            f" {other}: {how}. Start it anew, or use the `forebay` that it was started with"
+        )
 
 
 def answers(count: int) -> str:
     """Return a count of answers in words."""
     return f"{count} answer{'' if count == 1 else 's'}"
+
+
+def _lack(trouble: ValidationError) -> str:
+    """Return what an answer lacks, or has otherwise, in a few words."""
+    first, *others = (".".join(map(str, each["loc"])) or "all of it" for each in trouble.errors())
+    return f"what it says of {first} can't be read" + (f", nor {len(others)} more" if others else "")
 
 
 def _in_short(trouble: Exception) -> str:

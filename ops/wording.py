@@ -17,7 +17,7 @@ def printable(text: str) -> str:
 
 def span(seconds: float) -> str:
     """Return a time as people say it: 12.3 s, 4 min 05 s, 2 h 07 min, 3 d 4 h."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest_s = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -1,7 +1,10 @@
 """What comes back, as JSON Schema: the parts that clients rely on. Answers may have more keys than these."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Final
+
+from proxy.status.snapshot import HistoryView, Snapshot
 
 Schema = dict[str, Any]
 
@@ -103,6 +106,8 @@ ANSWERS: Final[Mapping[str, Schema]] = {
     "Model": _MODEL,
     "Live": _object(status=_TEXT),
     "Ready": _object(status=_TEXT),
+    "Snapshot": _object(**{each.name: _ANY for each in fields(Snapshot)}),
+    "History": _object(**{each.name: _ANY for each in fields(HistoryView)}),
     "Described": {"type": "object"},
     "Words": _TEXT,
     "OpenaiError": _object(error=_object(message=_TEXT, type=_TEXT, param=_MAYBE_TEXT, code=_MAYBE_TEXT)),

@@ -122,6 +122,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         "get", "/health/ready", "Ready", "Whether a request would be answered now", "Ready", is_open=True
     ),
+    Operation("get", "/", "StatusPage", "The status page", "Words", is_open=True, media="text/html"),
+    Operation("get", "/status", "Status", "The same, as JSON", "Snapshot", is_open=True),
+    Operation("get", "/status/history", "History", "Its last quarter of an hour", "History", is_open=True),
     Operation("get", "/metrics", "Metrics", "Prometheus' metrics", "Words", is_open=True, media="text/plain"),
     Operation("get", "/openapi.json", "Description", "This description", "Described", is_open=True),
     Operation("get", "/docs", "Page", "It, for people", "Words", is_open=True, media="text/html"),

@@ -8,9 +8,10 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 
@@ -74,6 +75,7 @@ class Quarantine:
         self._clock = clock or SystemClock()
         self._entries: dict[str, Entry] = {}
         self._ends: dict[str, float] = {}
+        self._next_end = 0.0  # not after the first of those: until then there is nothing to forget
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="quarantine")
         self._saving: Future[None] | None = None
         self._adopt(self._read_or_begin_anew())
@@ -137,8 +139,16 @@ class Quarantine:
     def entries(self) -> list[Entry]:
         """Return what is quarantined now, the oldest first."""
         self._forget_old()
-        wall, now = self._now(), self._clock.now()
-        return [replace(entry, until=wall + self._ends[name] - now) for name, entry in self._entries.items()]
+        return [self._told(entry) for entry in self._entries.values()]
+
+    def newest(self, count: int) -> list[Entry]:
+        """Return the last of what is quarantined now, the oldest first, however much there is."""
+        self._forget_old()
+        return [self._told(entry) for entry in islice(reversed(self._entries.values()), count)][::-1]
+
+    def _told(self, entry: Entry) -> Entry:
+        left_s = self._ends[entry.fingerprint] - self._clock.now()
+        return replace(entry, until=self._now() + left_s)
 
     def refuse(self, fingerprints: Iterable[str]) -> None:
         """Raise Quarantined if one of them is."""
@@ -159,19 +169,19 @@ class Quarantine:
         self._entries[fingerprint] = Entry(
             fingerprint, now, now + self._lasts_s, cause, detail[:_DETAIL_CHARS_MAX], key, lane, prompt_tokens
         )
-        self._ends[fingerprint] = self._clock.now() + self._lasts_s
+        self._ends[fingerprint] = self._clock.now() + self._lasts_s  # After all that are there.
         while len(self._entries) > self._places:
             self._forget(next(iter(self._entries)))
         self._save()
 
-    def clear(self, fingerprint: str | None) -> int:
-        """Let a request run again, or all of them; return how many."""
-        found = [each for each in self._entries if fingerprint in {None, each}]
+    def clear(self, fingerprints: Iterable[str] | None) -> set[str]:
+        """Let these requests run again, or all of them; return which were here."""
+        found = set(self._entries if fingerprints is None else fingerprints).intersection(self._entries)
         for each in found:
             self._forget(each)
         if found:
             self._save()
-        return len(found)
+        return found
 
     def close(self) -> None:
         """Wait for what is being written."""
@@ -179,19 +189,25 @@ class Quarantine:
 
     def _forget_old(self) -> None:
         now = self._clock.now()
+        if now < self._next_end:
+            return
         for name in [name for name, ends_at in self._ends.items() if now >= ends_at]:
             self._forget(name)
+        self._next_end = min(self._ends.values(), default=now)
 
     def _forget(self, fingerprint: str) -> None:
         del self._entries[fingerprint], self._ends[fingerprint]
 
     def _save(self) -> None:
-        """Write the file in a thread: a disk may take its time."""
-        self._saving = self._writer.submit(self._write_or_warn, self.entries())
+        """Write the file in a thread: a disk may take its time, and so may many entries."""
+        self._forget_old()
+        left_s = {name: ends_at - self._clock.now() for name, ends_at in self._ends.items()}
+        self._saving = self._writer.submit(self._write_or_warn, list(self._entries.values()), left_s)
 
-    def _write_or_warn(self, entries: list[Entry]) -> None:
+    def _write_or_warn(self, entries: list[Entry], left_s: Mapping[str, float]) -> None:
+        now = self._now()
         try:
-            self.write(self._path, entries)
+            self.write(self._path, (replace(each, until=now + left_s[each.fingerprint]) for each in entries))
         except OSError as problem:
             self._log.error("the quarantine isn't kept across a restart", problem=str(problem))
 

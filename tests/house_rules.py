@@ -52,7 +52,7 @@ def text_files() -> list[str]:
         file
         for folder in (*PYTHON_FOLDERS, ".ci", "docs")
         for file in (ROOT / folder).rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts
+        if file.is_file() and "__pycache__" not in file.parts and "vendor" not in file.parts
     ]
     return sorted(str(file.relative_to(ROOT)) for file in (*top, *inner))
 

@@ -56,6 +56,15 @@ def test_every_folder_with_code_is_a_package_so_that_it_is_shipped(package: str)
     assert f"{package}*" in project()["tool"]["setuptools"]["packages"]["find"]["include"]
 
 
+def test_every_file_of_the_status_page_is_shipped() -> None:
+    package = ROOT / "proxy" / "status"
+    patterns = project()["tool"]["setuptools"]["package-data"]["proxy.status"]
+    shipped = {file for pattern in patterns for file in package.glob(pattern) if file.is_file()}
+    files = {file for file in (package / "assets").rglob("*") if file.is_file()}
+    assert {"index.html", "page.js", "uplot.iife.min.js", "uplot.LICENSE"} <= {file.name for file in files}
+    assert files - shipped == set()
+
+
 def requirements() -> list[Requirement]:
     return [Requirement(line) for line in project()["project"]["dependencies"]]
 

@@ -10,6 +10,10 @@ SPAN_S: Final = 900.0
 _INTERVALS: Final = int(SPAN_S / INTERVAL_S)
 # Of one interval; more of them say nothing more of its median.
 _TIMES_MAX: Final = 512
+# Speeds are those of about ten seconds.
+INTERVALS_OF_NOW: Final = 5
+# What was asked for isn't an answer: a browser looks for icons, others look around.
+_NOT_ASKED: Final = frozenset({"route_not_found", "method_not_allowed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,10 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """One interval, once it is over. `end` is the clock's; times to first token are None where none began."""
+    """One interval, once it is over. Times to first token are None where none began.
+
+    `end` is the clock's, `at` the same in Unix seconds as the wall clock was then, None if it wasn't asked.
+    """
 
     end: float
     tokens_per_s: float
@@ -32,6 +39,7 @@ class Interval:
     refused: int
     deaths: int
     levels: Levels
+    at: float | None = None
 
 
 @dataclass(slots=True)
@@ -49,6 +57,7 @@ class History:
 
     def __init__(self) -> None:
         self.intervals: deque[Interval] = deque(maxlen=_INTERVALS)
+        self._lately: deque[list[float]] = deque(maxlen=INTERVALS_OF_NOW)
         self._open = _Open()
         self._since: float | None = None
 
@@ -60,19 +69,25 @@ class History:
         if len(self._open.times_s) < _TIMES_MAX:
             self._open.times_s.append(ttft_s)
 
-    def refused(self, _code: str) -> None:
-        self._open.refused += 1
+    def refused(self, code: str) -> None:
+        """Take a refusal of whoever wanted something that is served here."""
+        self._open.refused += code not in _NOT_ASKED
 
     def died(self) -> None:
         self._open.deaths += 1
 
-    def close(self, now: float, levels: Levels) -> None:
-        """End the interval that goes on, and begin the next."""
+    def close(self, now: float, levels: Levels, at: float | None = None) -> None:
+        """End the interval that goes on, and begin the next. `at` is the wall clock's time."""
         took_s = now - self._since if self._since is not None else INTERVAL_S
         told, self._open, self._since = self._open, _Open(), now
         p50, p95 = _quantiles(told.times_s)
         speed = told.tokens / took_s if took_s > 0 else 0.0
-        self.intervals.append(Interval(now, speed, p50, p95, told.refused, told.deaths, levels))
+        self.intervals.append(Interval(now, speed, p50, p95, told.refused, told.deaths, levels, at))
+        self._lately.append(told.times_s)
+
+    def ttft_lately_s(self) -> tuple[float | None, float | None]:
+        """Return median and p95 of all that began in the last INTERVALS_OF_NOW intervals."""
+        return _quantiles([each for times_s in self._lately for each in times_s])
 
 
 def _quantiles(times_s: list[float]) -> tuple[float | None, float | None]:

@@ -4,13 +4,14 @@ None of them asks for a key: they say nothing of prompts, answers or keys.
 """
 
 import hashlib
+import json
 from collections.abc import Callable
-from dataclasses import asdict
 from importlib import resources
 from typing import Any, Final
 
 from aiohttp import web
 
+from proxy.status.history import Interval
 from proxy.status.taker import SnapshotTaker
 
 # What the page is made of: its files in proxy/status/assets, and what they are.
@@ -25,7 +26,10 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
+    "Vary": "Accept-Encoding",
 }
+# What is told changes all the time, and is nothing but JSON.
+_TOLD_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 class StatusPages:
@@ -35,6 +39,8 @@ class StatusPages:
         self._taker = taker
         self._files = {name: (kind, body) for name, kind, body in _files()}
         self._tags = {name: f'"{_digest(body)}"' for name, (_, body) in self._files.items()}
+        self._history: bytes | None = None
+        self._history_until: Interval | None = None
 
     def add_to(self, app: web.Application) -> None:
         app.add_routes(
@@ -47,19 +53,27 @@ class StatusPages:
         )
 
     async def snapshot(self, _request: web.Request) -> web.Response:
-        return self._told(asdict(self._taker.snapshot()))
+        return self._told(_as_json(self._taker.snapshot()))
 
     async def history(self, _request: web.Request) -> web.Response:
-        return self._told(asdict(self._taker.history()))
+        """Tell the history, which is put together once for each of its intervals."""
+        newest = self._taker.newest
+        if self._history is None or self._history_until is not newest:
+            self._history, self._history_until = _as_json(self._taker.history()), newest
+        return self._told(self._history)
 
-    def _told(self, body: dict[str, Any]) -> web.Response:
-        return web.json_response(body, headers={"Cache-Control": "no-store"})
+    def _told(self, body: bytes) -> web.Response:
+        response = web.Response(
+            body=body, content_type="application/json", charset="utf-8", headers=_TOLD_HEADERS
+        )
+        response.enable_compression()
+        return response
 
     def _file(self, name: str) -> Callable[[web.Request], Any]:
         async def answer(request: web.Request) -> web.Response:
             kind, body = self._files[name]
-            headers = {**_HEADERS, "ETag": self._tags[name]}
-            if request.headers.get("If-None-Match") == self._tags[name]:
+            headers = {**_HEADERS, "ETag": f"W/{self._tags[name]}"}
+            if _knows(request.headers.get("If-None-Match", ""), self._tags[name]):
                 return web.Response(status=304, headers=headers)
             response = web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
             response.enable_compression()
@@ -81,6 +95,18 @@ def _files() -> list[tuple[str, str, bytes]]:
 
     look(resources.files("proxy.status") / "assets", "")
     return found
+
+
+def _knows(given: str, tag: str) -> bool:
+    """Whether a client's If-None-Match names this tag; what lies between may have weakened it."""
+    return given.strip() == "*" or tag in (each.strip().removeprefix("W/") for each in given.split(","))
+
+
+def _as_json(view: Any) -> bytes:
+    """Return what `asdict` makes of a view, as JSON, without the copies of all its lists."""
+    return json.dumps(
+        view, default=lambda each: {name: getattr(each, name) for name in each.__slots__}
+    ).encode()
 
 
 def _digest(body: bytes) -> str:

@@ -29,7 +29,8 @@ class GatewayView:
 class WorkerView:
     """The worker, as far as there is one. `rung`, `breaker`, `starts_in_s`: how cautious its supervisor is.
 
-    `rows` are in its batch now, in `groups` of like lengths. `step` counts the steps of this life.
+    `rows` are in its batch now, in `groups` of like lengths. `step` counts the steps of this life. Of its
+    `slots` the gateway fills `slots_now` at most: fewer on a higher rung, of which `rung_max` is the highest.
     """
 
     status: str
@@ -45,11 +46,17 @@ class WorkerView:
     breaker: str
     starts_in_s: float | None
     deaths: int
+    slots_now: int | None
+    rung_max: int
 
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
-    """One lane, the highest first. `oldest_wait_s` is of what waits in it."""
+    """One lane, the highest first. `oldest_wait_s` is of what waits in it.
+
+    While it is overloaded nothing is let in that would wait longer than `target_wait_s`, else than
+    `deadline_s`.
+    """
 
     name: str
     queued: int
@@ -57,6 +64,8 @@ class LaneView:
     queue_places: int
     oldest_wait_s: float
     overloaded: bool
+    target_wait_s: float | None
+    deadline_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +138,27 @@ class QuarantinedView:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryView:
+    """A quarter of an hour in columns of equal length, the oldest first; `time` in Unix seconds."""
+
+    interval_s: float
+    time: tuple[float, ...]
+    tokens_per_s: tuple[float, ...]
+    ttft_p50_s: tuple[float | None, ...]
+    ttft_p95_s: tuple[float | None, ...]
+    queued: tuple[int, ...]
+    running: tuple[int, ...]
+    kv_bytes: tuple[int, ...]
+    refused: tuple[int, ...]
+    deaths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All of it; `time` in Unix seconds. Lists are bounded, the newest kept; `quarantined` counts all."""
+    """All of it; `time` in Unix seconds. Lists are bounded, the newest kept; `quarantined` counts all.
+
+    `recent` are the history's last intervals, so that whoever asks each few seconds misses none.
+    """
 
     time: float
     gateway: GatewayView
@@ -145,19 +173,4 @@ class Snapshot:
     suspects: int
     prompt_tokens: int
     cached_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryView:
-    """A quarter of an hour in columns of equal length, the oldest first; `time` in Unix seconds."""
-
-    interval_s: float
-    time: tuple[float, ...]
-    tokens_per_s: tuple[float, ...]
-    ttft_p50_s: tuple[float | None, ...]
-    ttft_p95_s: tuple[float | None, ...]
-    queued: tuple[int, ...]
-    running: tuple[int, ...]
-    kv_bytes: tuple[int, ...]
-    refused: tuple[int, ...]
-    deaths: tuple[int, ...]
+    recent: HistoryView

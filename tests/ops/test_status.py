@@ -11,9 +11,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from ops.cli import app
-from ops.gateway import GatewayAbsent
+from ops.gateway import GatewayAbsent, GatewayDiffers
+from ops.glyphs import PARTS, Legible
 from ops.picture import memory_parts, picture, sparks, state_in_words
 from ops.status import status, top
+from ops.wording import span
 from proxy.status.snapshot import (
     DeathView,
     GatewayView,
@@ -111,9 +113,9 @@ def settings(tmp_path):
     return Settings(home=tmp_path)
 
 
-def drawn(shot, speeds=()):
-    console = Console(file=io.StringIO(), width=80)
-    console.print(picture(shot, speeds))
+def drawn(shot, speeds=(), width=80, height=None):
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(picture(shot, speeds, width, height))
     return console.file.getvalue()
 
 
@@ -231,3 +233,137 @@ def test_top_into_a_pipe_prints_one_picture_and_ends(settings):
 def test_top_without_a_gateway_from_the_beginning_ends_at_once(settings):
     with pytest.raises(GatewayAbsent):
         top(settings, terminal(), 1.0, sleep=pytest.fail)
+
+
+# --- narrow, low and plain terminals, and hostile text -----------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [200, 80, 60, 40])
+def test_on_a_screen_of_any_width_all_that_counts_is_there_and_no_line_is_broken(width):
+    text = drawn(SHOT, [1.0] * 29 + [31.25], width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= min(80, width)
+    words = ["p50 250 ms, p95 1.5 s", "2 of 16 in 1 group", "1, 4 refused lately", "40 of 100 tokens"]
+    words += ["no memory", "4.5 s", "over", "500 MiB"]
+    assert [each for each in words if each not in text] == []
+    (sparks_line,) = (each for each in lines if "tokens/s" in each)
+    assert sparks_line.rstrip().endswith("█"), "the newest is the highest, and the last"
+    assert "…" not in text
+    bars = [
+        each.rstrip() for each in lines if each[:2] == PARTS[0] * 2 and PARTS[4] in each and "of" not in each
+    ]
+    assert [len(each) for each in bars] == [0.9 * min(80, width)]
+
+
+@pytest.mark.parametrize("width", [1, 10, 20])
+def test_a_window_as_wide_as_a_word_is_no_reason_to_end(width):
+    assert drawn(SHOT, [1.0] * 30, width)
+
+
+def test_on_a_low_screen_rows_make_room_for_memory_and_the_worker_s_ends():
+    shot = replace(SHOT, rows=SHOT.rows * 20)
+    for height in (40, 32, 30):
+        lines = drawn(shot, height=height).splitlines()
+        assert len(lines) <= height
+        assert "1 request quarantined" in lines
+    assert "and 28 shorter" in drawn(shot)
+
+
+def test_each_part_of_the_memory_bar_can_be_told_without_colours():
+    short = replace(SHOT, memory=replace(MEMORY, kv_budget_bytes=600 * MIB))
+    (bar,) = (each for each in drawn(short).splitlines() if PARTS[0] in each and PARTS[5] in each)
+    assert list(dict.fromkeys(bar.strip())) == list(PARTS)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_that_has_no_such_letters_gets_others(encoding):
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    shot = replace(SHOT, gateway=replace(SHOT.gateway, model="модель"))
+    Console(file=file, width=80).print(Legible(picture(shot, [1.0, 2.0])))
+    file.flush()
+    text = file.buffer.getvalue().decode(encoding)
+    assert "ready for 12.0 s" in text
+    assert ("#" * 16 + "." * 24 in text) == (encoding != "utf-8")
+    assert ("модель" in text) == (encoding == "utf-8")
+
+
+def test_status_and_top_end_well_where_the_output_is_ascii(settings):
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with played(settings, snapshots(SHOT)):
+        status(settings, Console(file=file), as_json=False)
+        top(settings, Console(file=file), 1.0)
+    file.flush()
+    assert file.buffer.getvalue().count(b"* small  ready for") == 2
+
+
+def test_no_text_of_the_gateway_steers_the_terminal_or_is_markup():
+    evil = "\x1b[2J\x1b]0;t\x07[red]odd[/red]:key:\u202e\x9b2J"
+    shot = replace(
+        SHOT,
+        gateway=replace(SHOT.gateway, model=evil, status=evil),
+        worker=replace(SHOT.worker, breaker=evil),
+        lanes=(replace(CHAT, name=evil),),
+        deaths=(replace(SHOT.deaths[0], cause=evil),),
+        quarantine=(replace(SHOT.quarantine[0], cause=evil, fingerprint=evil),),
+    )
+    text = drawn(shot)
+    assert [each for each in text if not each.isprintable() and each != "\n"] == []
+    assert text.count("[red]odd[/red]:key:") >= 4
+
+
+def test_json_is_told_to_the_letter(settings, capsys):
+    shot = replace(SHOT, deaths=(replace(SHOT.deaths[0], detail="KeyError:key: [red]x[/red] :warning:"),))
+    with played(settings, snapshots(shot)):
+        status(settings, Console(width=40), as_json=True)
+    assert json.loads(capsys.readouterr().out)["deaths"][0]["detail"] == shot.deaths[0].detail
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(59.94, "59.9 s"), (59.97, "1 min 00 s"), (3599.7, "1 h 00 min")]
+)
+def test_sixty_seconds_are_a_minute(seconds, words):
+    assert span(seconds) == words
+
+
+# --- a gateway of another version --------------------------------------------------------------------------
+
+
+def without(shot, part, *names):
+    told = asdict(shot)
+    for name in names:
+        del told[part][name]
+    return told
+
+
+def test_a_gateway_that_tells_more_than_this_version_knows_is_understood(settings, capsys):
+    told = asdict(SHOT) | {"weather": "fine"}
+    told["worker"]["temperature"] = 80
+    with played(settings, {"GET /admin/snapshot": [(200, told)]}):
+        assert status(settings, Console(width=80), as_json=False)
+    assert "ready for" in capsys.readouterr().out
+
+
+def test_a_gateway_of_an_earlier_version_is_called_that_and_not_absent(settings):
+    told = without(SHOT, "worker", "rung_max", "slots_now")
+    told["gateway"]["version"] = "0.6.1\x1b[2J"
+    with played(settings, {"GET /admin/snapshot": [(200, told)]}), pytest.raises(GatewayDiffers) as problem:
+        status(settings, Console(), as_json=False)
+    words = str(problem.value)
+    assert [each for each in ("0.6.1:", "worker.", "nor 1 more", "Start it anew") if each not in words] == []
+    assert "validation" not in words
+    assert "\x1b" not in words
+
+
+def test_a_gateway_that_has_no_snapshots_yet_is_called_that_too(settings):
+    environment = {"FOREBAY_HOME": str(settings.home)}
+    with played(settings, {}):
+        ended = CliRunner(env=environment).invoke(app, ["status"])
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert "doesn't know GET /admin/snapshot" in ended.stderr
+
+
+def test_top_ends_with_a_word_when_another_version_takes_the_gateway_s_place(settings):
+    replies = {"GET /admin/snapshot": [(200, asdict(SHOT)), (200, without(SHOT, "gateway", "held"))]}
+    looks = iter([None, None])
+    with played(settings, replies), pytest.raises(GatewayDiffers):
+        top(settings, terminal(), 1.0, sleep=lambda _: next(looks))

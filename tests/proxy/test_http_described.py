@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 from jsonschema import Draft202012Validator
 
+from proxy.admin_routes import gives_orders
 from proxy.docs_page import PAGE
 from proxy.openapi import description, schemas_of
 from proxy.openapi_table import OPERATIONS
@@ -17,7 +18,12 @@ VALID = {
         chat(),
         chat(temperature=None, stop=["a"], user="u", stream=True, stream_options={"include_usage": True}),
     ],
-    "CompletionRequest": [completion(), completion(prompt=[1, 2], logprobs=3)],
+    "CompletionRequest": [
+        completion(),
+        completion(prompt=[1, 2], logprobs=3),
+        completion(ignore_eos=True, min_tokens=5, max_tokens=5),
+        completion(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True}),
+    ],
     "MessageRequest": [chat(max_tokens=5), chat(max_tokens=5, system="Be brief", stop_sequences=["a"])],
     "TokenizeRequest": [{"prompt": "a"}, {"prompt": "a", "add_special_tokens": False}],
     "TokenizeChatRequest": [{"messages": chat()["messages"]}, chat(return_token_strs=True)],
@@ -114,10 +120,11 @@ def test_a_new_field_is_described_without_further_ado():
 
 
 def served(here):
-    """Yield (method, path) of every public URL but HEAD's, which come with GET's."""
+    """Yield (method, path) of every public URL but HEAD's, which come with GET's, orders and assets."""
     for route in here.proxy.app.router.routes():
         path = route.resource.canonical if route.resource else ""
-        if route.method != "HEAD":
+        is_asset = path.startswith("/status/assets/")
+        if route.method != "HEAD" and not gives_orders(path) and not is_asset:
             yield route.method.lower(), path
 
 

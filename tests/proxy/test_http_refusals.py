@@ -165,7 +165,7 @@ async def test_a_body_at_the_limit_is_read(here):
 
 
 async def test_a_url_that_does_not_exist_is_a_404(here):
-    for path in ("/", "/v1", "/v1/chat", "/v1/chat/completions/", "/v2/models"):
+    for path in ("/status/assets/none.js", "/v1", "/v1/chat", "/v1/chat/completions/", "/v2/models"):
         check_refusal(await here.get(path), 404, "route_not_found")
 
 
