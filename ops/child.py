@@ -46,7 +46,7 @@ class Child:
         _rotate(self.spec.log)
         reading, self._lifeline = os.pipe()
         try:
-            with self.spec.log.open("ab") as log:
+            with open(self.spec.log, "ab", opener=_privately) as log:
                 self._log_begins = log.tell()
                 self._process = subprocess.Popen(  # noqa: S603 (Forebay's own commands)
                     (*self.spec.command, "--lifeline-fd", str(reading)),
@@ -93,6 +93,7 @@ class Child:
         What it writes between the copy and the cut is lost: some lines in ten megabytes.
         """
         if self.spec.log.exists() and self.spec.log.stat().st_size > _LOG_BYTES_MAX:
+            os.close(_privately(_aside(self.spec.log), os.O_WRONLY | os.O_CREAT))
             shutil.copyfile(self.spec.log, _aside(self.spec.log))
             os.truncate(self.spec.log, 0)
             self._log_begins = 0
@@ -122,9 +123,14 @@ class RestartDelay:
         return delay_s
 
 
+def _privately(path: str | Path, flags: int) -> int:
+    """Open a log that is new for its owner alone."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
 def _rotate(log: Path) -> None:
     """Put a log that has grown large aside, over the one put aside before."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
         log.replace(_aside(log))
 

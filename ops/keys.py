@@ -1,4 +1,4 @@
-"""`forebay keys`: make API keys, list them, revoke them. Only their hashes are kept.
+"""`forebay keys`: make API keys, list them, give them new secrets, revoke them. Only their hashes are kept.
 
 The gateway reads the key file when it starts and at a reload; no command here needs a running one.
 """
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from shared.config import Settings
 
 _RELOAD = "A running gateway learns of it at the next `forebay reload`."
+_OLD_ONE = (
+    "A running gateway takes the old one until the next `forebay reload`, and the new one from then on."
+)
 _PIPE_COLUMNS = 1000  # wide enough for every key to stay on its line
 
 Weight = Annotated[
@@ -47,9 +50,20 @@ PrivatePrefixes = Annotated[
         help="Share beginnings of prompts with no other key, so that none learns by timing what it asks.",
     ),
 ]
+KeyClass = Annotated[
+    str | None,
+    typer.Option(
+        "--class", metavar="NAME", help="What metrics and traces tell it by; 32 different ones at most."
+    ),
+]
+IsAdmin = Annotated[
+    bool,
+    typer.Option("--admin", help="It gives orders over HTTP, as the status page does, and nothing else."),
+]
+NameOrId = Annotated[str, typer.Argument(metavar="NAME_OR_ID", help="Its name or its id.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
-app = typer.Typer(name="keys", help="API keys: make, list, revoke.", no_args_is_help=True)
+app = typer.Typer(name="keys", help="API keys: make, list, rotate, revoke.", no_args_is_help=True)
 
 
 @app.command()
@@ -65,6 +79,8 @@ def add(
     context_tokens: ContextTokens = None,
     max_tokens: MaxTokens = None,
     private_prefixes: PrivatePrefixes = False,
+    key_class: KeyClass = None,
+    admin: IsAdmin = False,
     config: Config = None,
 ) -> None:
     """Make a key and print it, this once: only its hash is kept."""
@@ -78,6 +94,8 @@ def add(
         "context_tokens": context_tokens,
         "max_tokens": max_tokens,
         "private_prefixes": private_prefixes or None,
+        "key_class": key_class,
+        "admin": admin or None,
     }
     with plain_errors():
         from proxy.keys import refuse_unknown_lane  # noqa: PLC0415 (--help must not wait for it)
@@ -86,7 +104,7 @@ def add(
         refuse_unknown_lane(lane, [each.name for each in settings.lanes])
         file = _key_file(settings)
         new = file.add(name, **{field: value for field, value in limits.items() if value is not None})
-        _explain_new(new.record, is_first=len(file.read()) == 1)
+        _explain_new(new.record, file.read())
         typer.echo(new.text)
 
 
@@ -104,17 +122,35 @@ def list_keys(*, as_json: AsJson = False, config: Config = None) -> None:
 
 
 @app.command()
-def revoke(
-    key: Annotated[str, typer.Argument(metavar="NAME_OR_ID", help="Its name or its id.")],
-    config: Config = None,
-) -> None:
+def rotate(key: NameOrId, config: Config = None) -> None:
+    """Give a key a new secret and print it, this once: what it may do stays, the old one is valid no more.
+
+    A running gateway goes by the old one until `forebay reload`.
+    """
+    with plain_errors():
+        new = _key_file(load(config, {})).rotate(key)
+        typer.echo(
+            f"The key {new.record.name!r} ({new.record.id}) has a new secret, shown this once; keep it safe. "
+            f"{_OLD_ONE}",
+            err=True,
+        )
+        typer.echo(new.text)
+
+
+@app.command()
+def revoke(key: NameOrId, config: Config = None) -> None:
     """Remove a key for good."""
     with plain_errors():
+        from proxy.authenticate import any_ordinary  # noqa: PLC0415 (--help must not wait for it)
+
         file = _key_file(load(config, {}))
         record = file.revoke(key)
         typer.echo(f"The key {record.name!r} ({record.id}) is revoked. {_RELOAD}", err=True)
-        if not file.read():
-            typer.echo("It was the last: without keys, whoever reaches the gateway may use it.", err=True)
+        if not record.admin and not any_ordinary(file.read()):
+            typer.echo(
+                "It was the last that makes requests: without one, whoever reaches the gateway may use it.",
+                err=True,
+            )
 
 
 def _key_file(settings: "Settings") -> "KeyFile":
@@ -123,10 +159,15 @@ def _key_file(settings: "Settings") -> "KeyFile":
     return KeyFile(settings.home_folder / KEY_FILE_NAME)
 
 
-def _explain_new(record: "KeyRecord", *, is_first: bool) -> None:
+def _explain_new(record: "KeyRecord", records: Sequence["KeyRecord"]) -> None:
     """Explain on stderr, so that stdout has the key alone: `KEY=$(forebay keys add ci)`."""
     typer.echo(f"The key {record.name!r} ({record.id}) is shown this once; keep it safe. {_RELOAD}", err=True)
-    if is_first:
+    ordinary = [each for each in records if not each.admin]
+    if record.admin:
+        typer.echo("It gives orders, and makes no requests.", err=True)
+        if not ordinary:
+            typer.echo("There is no other key: whoever reaches the gateway may make requests.", err=True)
+    elif len(ordinary) == 1:
         typer.echo("It's the first: from then on every request needs a key.", err=True)
 
 
@@ -144,10 +185,19 @@ def _print_table(records: Sequence["KeyRecord"]) -> None:
 
     table = Table("id", "name", "created", "may use", box=box.SIMPLE_HEAD, pad_edge=False)
     for record in records:
-        made = time.strftime("%Y-%m-%d", time.localtime(record.created))
+        made = _day(record.created) + (f"; rotated {_day(record.rotated)}" if record.rotated else "")
         # Text, because a name is no markup.
-        table.add_row(record.id, Text(record.name), made, Text(", ".join(_bounds(record)) or "anything"))
+        table.add_row(record.id, Text(record.name), made, Text(_may(record)))
     _console().print(table)
+
+
+def _day(unix_s: int) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(unix_s))
+
+
+def _may(record: "KeyRecord") -> str:
+    """Return what a key may do, in words."""
+    return "give orders, nothing else" if record.admin else ", ".join(_bounds(record)) or "anything"
 
 
 def _console() -> "Console":
@@ -174,5 +224,7 @@ def _bounds(record: "KeyRecord") -> Iterator[str]:
     ):
         if value is not None:
             yield f"{value} {words}"
+    if record.key_class:
+        yield f"class {record.key_class}"
     if record.private_prefixes:
         yield "beginnings of prompts of its own"

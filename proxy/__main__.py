@@ -25,7 +25,7 @@ def run(
 
     `reading` reads the settings again, when a reload is asked for.
     """
-    logs.configure(settings.log)
+    logs.configure(settings.log, "proxy")
     with RunLock(RunFolder(settings.home_folder, settings.port)) as held, _runner() as runner:
         runner.run(_main(settings, folder, held.folder, lifeline_fd, reading))
     return 0

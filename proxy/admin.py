@@ -1,15 +1,16 @@
-"""The operator's door: a Unix socket in the run folder, for whoever may open that folder, and no one else.
+"""The operator's orders, and their door: a Unix socket in the run folder, for whoever may open that folder.
 
-Nothing of it is reachable by HTTP from outside, so it needs no key, and no web page can call it.
+That door needs no key, and no web page can call it. Most of the orders are taken on the public port as well,
+from whoever shows an admin key: proxy/admin_routes.py.
 
 | order | body | does |
 |---|---|---|
 | POST /admin/reload | | reads lanes and keys again |
-| GET /admin/snapshot | | the gateway at this moment, as its status page shows it |
+| GET /admin/snapshot | | the gateway at this moment, as its status page shows it; here only |
 | GET /admin/status | | says what the gateway and its worker are doing, and how the last restart goes |
 | POST /admin/restart | `{"drain": bool, "timeout_s": number}` | begins to replace the worker; 202 |
 | POST /admin/drain | `{"on": bool}` | takes nothing new, or opens again |
-| POST /admin/stop | `{"at_once": bool}` | ends gateway and worker, after what runs or at once; 202 |
+| POST /admin/stop | `{"at_once": bool}` | ends gateway and worker, at once or not; 202; here only |
 | GET /admin/quarantine | | the requests that are refused for having killed the worker |
 | POST /admin/quarantine/clear | `{"fingerprints": [...] or null}` | forgets them; null means all |
 
@@ -17,9 +18,9 @@ Nothing of it is reachable by HTTP from outside, so it needs no key, and no web 
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -34,9 +35,33 @@ from proxy.worker_link import WorkerLink
 from shared.clock import Clock
 from shared.errors import SettingsError
 from shared.limits import KIB
+from shared.logs import Logger
 
-_BODY_BYTES_MAX: Final = 64 * KIB
+ORDER_BYTES_MAX: Final = 64 * KIB
 _LOOK_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One order: where it is sent to, and what carries it out, given its body.
+
+    Raises BadOrder for a body that can't be used, and NotNow for what can't be done now. `from_afar` says
+    whether it is taken on the public port, too.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    carry_out: Callable[[bytes], Awaitable[web.Response]]
+    from_afar: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.path.removeprefix("/admin/")
+
+    @property
+    def changes(self) -> bool:
+        """Whether it does something, and doesn't only ask."""
+        return self.method == "POST"
 
 
 class Admin:
@@ -56,6 +81,7 @@ class Admin:
         *,
         clock: Clock,
         stop: Callable[[bool], None],
+        log: Logger,
     ) -> None:
         self._policy = policy
         self._dispatcher = dispatcher
@@ -64,26 +90,41 @@ class Admin:
         self._taker = status
         self._clock = clock
         self._stop = stop
+        self._log = log
         self._reloading = asyncio.Lock()
         self._restart: PlannedRestart | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._ends = False
 
-    def application(self) -> web.Application:
-        app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[_problems_as_json])
-        app.add_routes(
-            [
-                web.post("/admin/reload", self._reload),
-                web.get("/admin/status", self._status),
-                web.get("/admin/snapshot", self._snapshot),
-                web.post("/admin/restart", self._begin_restart),
-                web.post("/admin/drain", self._drain),
-                web.post("/admin/stop", self._end),
-                web.get("/admin/quarantine", self._list_quarantine),
-                web.post("/admin/quarantine/clear", self._clear_quarantine),
-            ]
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """All that can be ordered or asked here."""
+        return (
+            Order("POST", "/admin/reload", self._reload),
+            Order("GET", "/admin/status", self._status),
+            Order("GET", "/admin/snapshot", self._snapshot, from_afar=False),
+            Order("POST", "/admin/restart", self._begin_restart),
+            Order("POST", "/admin/drain", self._drain),
+            Order("POST", "/admin/stop", self._end, from_afar=False),
+            Order("GET", "/admin/quarantine", self._list_quarantine),
+            Order("POST", "/admin/quarantine/clear", self._clear_quarantine),
         )
+
+    def application(self) -> web.Application:
+        """Return what answers on the Unix socket."""
+        app = web.Application(client_max_size=ORDER_BYTES_MAX, middlewares=[_problems_as_json])
+        for order in self.orders:
+            app.router.add_route(order.method, order.path, self._by_socket(order))
         return app
+
+    def _by_socket(self, order: Order) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            response = await order.carry_out(await request.read())
+            if order.changes:
+                self._log.info("order", order=order.name, by="socket")
+            return response
+
+        return handle
 
     async def reload(self) -> Reloaded:
         """Read lanes and keys again; SettingsError if they can't be used. One at a time."""
@@ -99,14 +140,14 @@ class Admin:
 
     # --- restarts -----------------------------------------------------------------------------------------
 
-    async def _begin_restart(self, request: web.Request) -> web.Response:
-        order = read_order(RestartOrder, await request.read())
+    async def _begin_restart(self, body: bytes) -> web.Response:
+        order = read_order(RestartOrder, body)
         self._check_open()
         if self._restart is not None and not self._restart.over:
-            raise _NotNow("a restart is under way already")
+            raise NotNow("a restart is under way already")
         sight = self._sight()
         if (problem := why_not(sight)) is not None:
-            raise _NotNow(problem)
+            raise NotNow(problem)
         number = 1 if self._restart is None else self._restart.number + 1
         self._restart = PlannedRestart(number, sight, drain=order.drain, timeout_s=order.timeout_s)
         self._restarting = asyncio.create_task(self._carry_out(self._restart))
@@ -143,44 +184,42 @@ class Admin:
 
     # --- the others ---------------------------------------------------------------------------------------
 
-    async def _reload(self, _request: web.Request) -> web.Response:
+    async def _reload(self, _body: bytes) -> web.Response:
         try:
             return web.json_response(asdict(await self.reload()))
         except SettingsError as problem:
-            raise _NotNow(str(problem)) from problem
+            raise NotNow(str(problem)) from problem
 
-    async def _status(self, _request: web.Request) -> web.Response:
+    async def _status(self, _body: bytes) -> web.Response:
         return web.json_response(self._told())
 
-    async def _snapshot(self, _request: web.Request) -> web.Response:
+    async def _snapshot(self, _body: bytes) -> web.Response:
         return web.json_response(asdict(self._taker.snapshot()))
 
-    async def _drain(self, request: web.Request) -> web.Response:
-        order = read_order(DrainOrder, await request.read())
+    async def _drain(self, body: bytes) -> web.Response:
+        order = read_order(DrainOrder, body)
         self._check_open()
         self._dispatcher.draining = order.on
         return web.json_response(self._told())
 
-    async def _end(self, request: web.Request) -> web.Response:
+    async def _end(self, body: bytes) -> web.Response:
         """Begin to end. One that ends already can still be told to do it at once."""
-        order = read_order(StopOrder, await request.read())
+        order = read_order(StopOrder, body)
         self._stop(order.at_once)
         return web.json_response(self._told(), status=202)
 
-    async def _list_quarantine(self, _request: web.Request) -> web.Response:
+    async def _list_quarantine(self, _body: bytes) -> web.Response:
         return web.json_response({"entries": [asdict(entry) for entry in self._quarantine.entries()]})
 
-    async def _clear_quarantine(self, request: web.Request) -> web.Response:
-        order = read_order(ClearOrder, await request.read())
-        if order.fingerprints is None:
-            return web.json_response({"cleared": self._quarantine.clear(None), "unknown": []})
-        cleared = {each: self._quarantine.clear(each) for each in dict.fromkeys(order.fingerprints)}
-        unknown = [each for each, count in cleared.items() if count == 0]
-        return web.json_response({"cleared": sum(cleared.values()), "unknown": unknown})
+    async def _clear_quarantine(self, body: bytes) -> web.Response:
+        order = read_order(ClearOrder, body)
+        cleared = self._quarantine.clear(order.fingerprints)
+        unknown = [each for each in dict.fromkeys(order.fingerprints or ()) if each not in cleared]
+        return web.json_response({"cleared": len(cleared), "unknown": unknown})
 
     def _check_open(self) -> None:
         if self._ends:
-            raise _NotNow("the gateway is going down")
+            raise NotNow("the gateway is going down")
 
     def _told(self) -> dict[str, Any]:
         sight = self._sight()
@@ -195,7 +234,7 @@ class Admin:
         }
 
 
-class _NotNow(Exception):
+class NotNow(Exception):
     """An order that can't be carried out now."""
 
 
@@ -206,7 +245,7 @@ async def _problems_as_json(request: web.Request, handler: Handler) -> web.Strea
         return await handler(request)
     except BadOrder as problem:
         return web.json_response({"problem": str(problem)}, status=400)
-    except _NotNow as problem:
+    except NotNow as problem:
         return web.json_response({"problem": str(problem)}, status=409)
     except web.HTTPException as problem:
         return web.json_response({"problem": problem.reason}, status=problem.status)

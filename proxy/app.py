@@ -13,6 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from proxy.admin import Admin
+from proxy.admin_routes import AdminRoutes
 from proxy.admission.core import Admission
 from proxy.admission.quota import Quotas
 from proxy.conversations import Conversations
@@ -23,8 +24,9 @@ from proxy.keyed import KeyedAnswers
 from proxy.keys import KEY_FILE_NAME, KeyFile
 from proxy.listening import Listening
 from proxy.measure import Measurer
-from proxy.middleware import request_boundary
+from proxy.middleware import Surroundings, request_boundary
 from proxy.observer import Observer
+from proxy.open_door import OpenDoor
 from proxy.policy import PolicyInForce
 from proxy.quarantine import Quarantine
 from proxy.response_store import ResponseStore
@@ -34,6 +36,7 @@ from proxy.sockets import connection_options, connections_allowed, raised_descri
 from proxy.status.pages import StatusPages
 from proxy.status.taker import SnapshotTaker
 from proxy.text_model import TextModel
+from proxy.tracing import Traces
 from proxy.worker_link import WorkerLink
 from shared.channel import RouterChannel
 from shared.clock import Clock, SystemClock
@@ -87,8 +90,8 @@ class Proxy:
     ) -> None:
         clock: Clock = SystemClock()
         text_model = TextModel.load(folder, answer_format=settings.proxy.answer_format)
-        metrics = self._metrics = Metrics()
-        self.observer = Observer(metrics, clock)
+        self.observer = Observer(Metrics(), clock)
+        self.traces = Traces.of(settings.trace, clock, log)
         context = min(folder.context_tokens, settings.worker.context_tokens or folder.context_tokens)
         self._settings = settings
         self._channel = channel
@@ -114,7 +117,7 @@ class Proxy:
         )
         self.link.attach(self.dispatcher)
         names = served_names(folder)
-        health = Health(self.link, self.dispatcher, metrics, clock)
+        health = self._health = Health(self.link, self.dispatcher, self.observer, clock, names[0])
         self.status = SnapshotTaker(
             names[0], self.link, self.dispatcher, self.observer, lambda: health.prompts, clock=clock
         )
@@ -126,6 +129,7 @@ class Proxy:
             self.status,
             clock=clock,
             stop=self._end_with_worker,
+            log=log,
         )
         self.quotas = Quotas()
         self.listening: Listening | None = None
@@ -133,8 +137,11 @@ class Proxy:
         store = IdempotencyStore(bounds.idempotency_mb * MIB, 3600 * bounds.idempotency_hours)
         self.keyed = KeyedAnswers(store, bounds.detached_s, clock, log)
         self.responses = ResponseStore(bounds.responses_mb * MIB, 3600 * bounds.responses_hours)
-        service = Service(
-            names=names,
+        self.app = self._application(self._service(text_model, folder, health, clock))
+
+    def _service(self, text_model: TextModel, folder: ModelFolder, health: Health, clock: Clock) -> Service:
+        return Service(
+            names=served_names(folder),
             policy=self.policy,
             quotas=self.quotas,
             text_model=text_model,
@@ -152,13 +159,25 @@ class Proxy:
             fingerprint=f"fb_{folder.fingerprint}",
             created=int(time.time()),
         )
-        self.app = self._application(service)
 
     def _application(self, service: Service) -> web.Application:
-        boundary = request_boundary(service.clock, _jitter, self.observer.refused, self._log)
+        settings = self._settings
+        names = (settings.host, *settings.proxy.host_names)
+        around = Surroundings(
+            service.clock,
+            _jitter,
+            self.observer.refused,
+            self._log,
+            prompts=settings.log.prompts,
+            traces=self.traces,
+            door=OpenDoor(names, lambda: self.policy.now.keys.is_open),
+        )
+        boundary = request_boundary(around)
         app = web.Application(middlewares=[boundary], client_max_size=BODY_BYTES_MAX)
-        Routes(service, self._settings.proxy.request_timeout_s).add_to(app)
+        patience_s = settings.proxy.request_timeout_s
+        Routes(service, patience_s).add_to(app)
         StatusPages(self.status).add_to(app)
+        AdminRoutes(self.admin, lambda: self.policy.now.keys, patience_s, self._log).add_to(app)
         return app
 
     def _end_with_worker(self, at_once: bool) -> None:
@@ -180,6 +199,8 @@ class Proxy:
             # At one time: `forebay up` waits for little more than one of them may take.
             await asyncio.gather(operator.cleanup(), runner.cleanup())
             await self.keyed.close()
+            if self.traces is not None:
+                await self.traces.close()
             self.measurer.close()
             self.quarantine.close()
 
@@ -193,18 +214,21 @@ class Proxy:
             slow_readers=SlowReaders(bounds.slow_reader_s, bounds.undelivered_mb * MIB),
             jitter=_jitter,
             log=self._log,
-            told=lambda reason: self._metrics.connections_ended.labels(reason).inc(),
+            told=self.observer.cut_off,
             access_log=None,
             # Counts from the connection's beginning, too: whoever sends headers by drops is cut off.
             keepalive_timeout=bounds.request_timeout_s,
             max_line_size=HEADER_LINE_BYTES_MAX,
             max_field_size=HEADER_BYTES_MAX,
         )
+        self._health.door = self.listening
         try:
             await self.listening.start()
         except OSError as problem:
             raise SettingsError(f"can't listen on {host}:{port}: {problem.strerror}") from problem
         self._log.info("listening", host=host, port=port)
+        if self._settings.log.prompts:
+            self._log.warning("this log has what clients ask: log.prompts is true")
 
     async def _listen_to_operator(self, operator: web.AppRunner) -> None:
         """Take orders on the Unix socket, and a reload by SIGHUP."""
@@ -226,8 +250,11 @@ class Proxy:
 
     async def _tick(self) -> None:
         """Let deadlines pass and lanes age, while nothing else happens."""
+        loop = asyncio.get_running_loop()
         while True:
+            due = loop.time() + _TICK_S
             await asyncio.sleep(_TICK_S)
+            self.observer.ticked(loop.time() - due)
             if self._channel.bind_again():
                 self._log.warning("the wire's socket had been removed; workers to come find it again")
             self.dispatcher.tick()

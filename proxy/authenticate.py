@@ -16,6 +16,10 @@ _AUTHORIZATION: Final = "Authorization"
 _API_KEY: Final = "x-api-key"
 _HOW: Final = "send 'Authorization: Bearer <key>' or 'x-api-key: <key>'"
 _NAME_CHARS_SHOWN: Final = 100
+_NO_ADMIN: Final = (
+    "There is no admin key, so no orders are taken here. `forebay keys add NAME --admin` on the gateway's "
+    "machine makes one, and `forebay reload` puts it in force."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,7 @@ class Caller:
     """Who asks, and within which bounds; None doesn't bind. `key_id` is empty for whoever needs no key.
 
     `private_prefixes` says that beginnings of prompts are shared with nobody else; `key_class` is what
-    metrics tell keys apart by.
+    metrics tell keys apart by. One that is `admin` gives orders, and makes no requests.
     """
 
     key_id: str
@@ -38,6 +42,7 @@ class Caller:
     max_tokens: int | None = None
     private_prefixes: bool = False
     key_class: str = ""
+    admin: bool = False
 
     @property
     def salt(self) -> str:
@@ -62,32 +67,63 @@ _NOBODY: Final = _Known(ANONYMOUS, secrets.token_bytes(16), secrets.token_bytes(
 class KeyRing:
     """The keys of one reading of the key file. Without any, the gateway is open to whoever reaches it.
 
-    `private_prefixes` is that field of every key, whatever its record says.
+    Admin keys don't count there: they make no requests. `private_prefixes` is that field of every key,
+    whatever its record says.
     """
 
     def __init__(self, records: Sequence[KeyRecord], *, private_prefixes: bool = False) -> None:
         self._known = {record.id: _known(record, private_prefixes) for record in records}
-
-    @property
-    def is_open(self) -> bool:
-        return not self._known
+        self.is_open = not any_ordinary(records)
+        self._takes_orders = any(record.admin for record in records)
 
     def authenticate(self, headers: Mapping[str, str]) -> Caller:
         """Return who sends these headers, or raise InvalidKey; `headers` must ignore case, as aiohttp's do.
 
         Where both headers are sent both must be valid: whoever checks only one of them somewhere on the way
-        would otherwise let a bad one pass. The caller is then Authorization's.
+        would otherwise let a bad one pass. The caller is then Authorization's. PermissionDenied for an admin
+        key, even where no key is needed: it belongs into no client's configuration.
         """
-        if self.is_open:
-            return ANONYMOUS
-        callers = []
-        if (authorization := headers.get(_AUTHORIZATION)) is not None:
-            callers.append(self._caller(_AUTHORIZATION, _bearer(_bounded(_AUTHORIZATION, authorization))))
-        if (api_key := headers.get(_API_KEY)) is not None:
-            callers.append(self._caller(_API_KEY, _bounded(_API_KEY, api_key).strip()))
-        if not callers:
+        callers = self._shown(headers) if self._known else []
+        for caller in callers:
+            if caller.admin:
+                raise PermissionDenied(
+                    f"The key {caller.name!r} is an admin key: it gives orders under /admin, and makes no "
+                    "requests; use an ordinary key."
+                )
+        if not callers and not self.is_open:
             raise InvalidKey(f"No API key was sent; {_HOW}.")
-        return callers[0]
+        return ANONYMOUS if self.is_open else callers[0]
+
+    def order_giver(self, headers: Mapping[str, str]) -> Caller:
+        """Return whose admin key these headers show; InvalidKey or PermissionDenied if they show none.
+
+        Only Authorization counts: a page of another origin can't send it without being allowed to, and
+        nothing here allows that.
+        """
+        if not self._takes_orders:
+            raise PermissionDenied(_NO_ADMIN)
+        if (authorization := headers.get(_AUTHORIZATION)) is None:
+            raise InvalidKey("Orders need an admin key; send 'Authorization: Bearer <key>'.")
+        caller = self._caller(_AUTHORIZATION, _bearer(_bounded(_AUTHORIZATION, authorization)))
+        if not caller.admin:
+            raise PermissionDenied(
+                f"The key {caller.name!r} makes requests, and gives no orders; "
+                "`forebay keys add NAME --admin` makes one that does."
+            )
+        return caller
+
+    def _shown(self, headers: Mapping[str, str]) -> list[Caller]:
+        """Return whose keys the headers show; through an open door whatever isn't known comes in as well."""
+        callers = []
+        for header, read in ((_AUTHORIZATION, _bearer), (_API_KEY, str.strip)):
+            if (value := headers.get(header)) is None:
+                continue
+            try:
+                callers.append(self._caller(header, read(_bounded(header, value))))
+            except InvalidKey:
+                if not self.is_open:
+                    raise
+        return callers
 
     def _caller(self, header: str, text: str) -> Caller:
         """Return the key's caller. The comparison takes the same time wherever two hashes differ."""
@@ -112,6 +148,7 @@ def _known(record: KeyRecord, private_prefixes: bool) -> _Known:
         max_tokens=record.max_tokens,
         private_prefixes=record.private_prefixes or private_prefixes,
         key_class=record.key_class,
+        admin=record.admin,
     )
     return _Known(caller, bytes.fromhex(record.salt), bytes.fromhex(record.digest))
 
@@ -141,14 +178,19 @@ def check_model(caller: Caller, model: str) -> None:
         )
 
 
+def any_ordinary(records: Sequence[KeyRecord]) -> bool:
+    """Whether there is a key that requests are made with: then every request needs one."""
+    return any(not record.admin for record in records)
+
+
 def refuse_open_door(host: str, records: Sequence[KeyRecord]) -> None:
     """Raise SettingsError if others could reach the gateway at `host`, and no key is asked of them.
 
     Looks a name up, so it may block.
     """
-    if not records and not _is_loopback(host):
+    if not any_ordinary(records) and not _is_loopback(host):
         raise SettingsError(
-            f"host {host!r} can be reached from other machines, and there are no API keys; "
+            f"host {host!r} can be reached from other machines, and there are no API keys for requests; "
             "`forebay keys add NAME` makes one"
         )
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from shared.errors import SettingsError
-from shared.limits import CONTEXT_TOKENS_MAX, MIB, NAME_CHARS_MAX
+from shared.limits import CONTEXT_TOKENS_MAX, KEY_CLASSES_MAX, MIB, NAME_CHARS_MAX
 
 KEY_FILE_NAME: Final = "keys.json"
 KEYS_MAX: Final = 10_000
@@ -34,6 +34,21 @@ _SECRET_BYTES: Final = 32
 _SALT_BYTES: Final = 16
 _DIGEST_BYTES: Final = 32
 _OTHERS_MAY_WRITE: Final = 0o022
+# Fields that are about requests, which an admin key makes none of.
+_FOR_REQUESTS: Final = frozenset(
+    {
+        "weight",
+        "lane",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "concurrent_max",
+        "models",
+        "context_tokens",
+        "max_tokens",
+        "key_class",
+        "private_prefixes",
+    }
+)
 _KEY_TEXT: Final = re.compile(r"fb-([a-z0-9]{8})-([A-Za-z0-9_-]{43})")
 
 
@@ -57,6 +72,19 @@ class KeyRecord(BaseModel):
     max_tokens: int | None = Field(None, ge=1, le=CONTEXT_TOKENS_MAX, description="most that may be asked")
     key_class: str = Field("", pattern=r"^([a-z][a-z0-9_-]{0,31})?$", description="what metrics tell it by")
     private_prefixes: bool = Field(False, description="beginnings of prompts are shared with no other key")
+    admin: bool = Field(False, description="gives orders, and nothing else")
+    rotated: int | None = Field(None, ge=0, description="when its secret was last changed, Unix seconds")
+
+    @model_validator(mode="after")
+    def _admin_alone(self) -> Self:
+        """Refuse bounds that would never be looked at, lest somebody trusts in them."""
+        given = sorted(self.model_fields_set & _FOR_REQUESTS) if self.admin else ()
+        needless = [name for name in given if getattr(self, name) != type(self).model_fields[name].default]
+        if needless:
+            raise ValueError(
+                f"an admin key makes no requests, so nothing is to bound them: {', '.join(needless)}"
+            )
+        return self
 
     @field_validator("name")
     @classmethod
@@ -92,6 +120,14 @@ class _Content(BaseModel):
             if key.id == key.name or not words.isdisjoint((key.id, key.name)):
                 raise ValueError(f"the id {key.id!r} or the name {key.name!r} is there twice")
             words |= {key.id, key.name}
+        return self
+
+    @model_validator(mode="after")
+    def _few_classes(self) -> Self:
+        """Refuse more classes than metrics are to have labels for."""
+        classes = {key.key_class for key in self.keys if key.key_class}
+        if len(classes) > KEY_CLASSES_MAX:
+            raise ValueError(f"the keys have {len(classes)} classes; at most {KEY_CLASSES_MAX} are possible")
         return self
 
 
@@ -157,15 +193,20 @@ class KeyFile:
 
     def revoke(self, name_or_id: str) -> KeyRecord:
         """Remove a key by its name, its id, or, if it has leaked, its text; return what it was."""
-        parts = split_key(name_or_id)
-        word = parts[0] if parts else name_or_id
         with self._locked():
             records = self.read()
-            found = next((record for record in records if word in (record.name, record.id)), None)
-            if found is None:
-                raise SettingsError(f"no key has the name or id {word!r}")
+            found = _found(name_or_id, records)
             self._write(tuple(record for record in records if record is not found))
         return found
+
+    def rotate(self, name_or_id: str) -> NewKey:
+        """Give a key a new secret, all else left as it is; the old one is valid no more."""
+        with self._locked():
+            records = self.read()
+            found = _found(name_or_id, records)
+            new = _with_secret(found.model_dump() | {"rotated": int(self._now())})
+            self._write(tuple(new.record if record is found else record for record in records))
+        return new
 
     def _bytes(self) -> bytes:
         with self.path.open("rb") as file:
@@ -196,7 +237,10 @@ class KeyFile:
             os.close(lock)
 
     def _write(self, records: Sequence[KeyRecord]) -> None:
-        content = _Content(keys=tuple(records))
+        try:
+            content = _Content(keys=tuple(records))
+        except ValidationError as problem:
+            raise SettingsError(_explain(problem)) from problem
         raw = content.model_dump_json(indent=1, exclude_none=True).encode() + b"\n"
         if len(raw) > FILE_BYTES_MAX:
             raise SettingsError(
@@ -237,21 +281,30 @@ def _refuse_taken(name: str, records: Sequence[KeyRecord]) -> None:
             raise SettingsError(f"{name!r} is the id of the key {record.name!r}; take another name")
 
 
+def _found(name_or_id: str, records: Sequence[KeyRecord]) -> KeyRecord:
+    """Return the record that a name, an id or a key's text means; SettingsError if none has it."""
+    parts = split_key(name_or_id)
+    word = parts[0] if parts else name_or_id
+    for record in records:
+        if word in (record.name, record.id):
+            return record
+    raise SettingsError(f"no key has the name or id {word!r}")
+
+
 def _made(key_id: str, name: str, created: int, limits: dict[str, Any]) -> NewKey:
+    return _with_secret({**limits, "id": key_id, "name": name, "created": created})
+
+
+def _with_secret(fields: dict[str, Any]) -> NewKey:
+    """Return a key with a secret of its own; `fields` are its record's others."""
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     salt = secrets.token_bytes(_SALT_BYTES)
+    hashed = {"salt": salt.hex(), "digest": secret_digest(secret, salt).hex()}
     try:
-        record = KeyRecord(
-            id=key_id,
-            name=name,
-            salt=salt.hex(),
-            digest=secret_digest(secret, salt).hex(),
-            created=created,
-            **limits,
-        )
+        record = KeyRecord(**(fields | hashed))
     except ValidationError as problem:
         raise SettingsError(_explain(problem)) from problem
-    return NewKey(record, f"fb-{key_id}-{secret}")
+    return NewKey(record, f"fb-{record.id}-{secret}")
 
 
 def _free_id(taken: Collection[str]) -> str:

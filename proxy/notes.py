@@ -7,36 +7,36 @@ from typing import Final
 from aiohttp import web
 
 from proxy.admitted import Admitted
-from proxy.prompt_use import PromptUse, prompt_use
+from proxy.authenticate import ANONYMOUS, Caller
 
 
 @dataclass(slots=True)
 class Notes:
     """Grows as the request comes along. `arrived_at` is when its head was read, by the clock.
 
-    `rate_headers` returns the x-ratelimit-… headers as of now; `extra_headers` are what this one response has
-    besides. `backlog_bytes` returns, roughly, what waits to be written to a client that doesn't take it.
-    `session` marks requests that belong together, as their client says.
+    `parsed_at` is when its body was found to be a request. `rate_headers` returns the x-ratelimit-… headers
+    as of now; `extra_headers` are what this one response has besides. `backlog_bytes` returns, roughly, what
+    waits to be written to a client that doesn't take it. `caller` is nobody until it is known who asks.
+    `session` marks requests that belong together, as their client says; `replays` says that it is answered
+    by what was made for another one.
     """
 
     request_id: str
     arrived_at: float
+    parsed_at: float | None = None
     lane: str = ""
+    caller: Caller = ANONYMOUS
     admitted: Admitted | None = None
     rate_headers: Callable[[], dict[str, str]] = dict
     extra_headers: dict[str, str] = field(default_factory=dict)
     backlog_bytes: Callable[[], int] = int
     session: str = ""
+    replays: bool = False
 
     @property
     def served_by(self) -> str:
         """Return the lane that serves the request or would have; "" while that isn't known."""
         return self.admitted.lane if self.admitted else self.lane
-
-    @property
-    def prompts(self) -> PromptUse:
-        """Return what the request's prompts took so far."""
-        return prompt_use(self.admitted) if self.admitted else PromptUse()
 
     def headers(self) -> dict[str, str]:
         """Return the headers that every response has, refusals too."""

@@ -6,12 +6,22 @@ This is the only place that reads the environment. `FOREBAY_PORT` sets `port`; `
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -48,6 +58,21 @@ class LogSettings(_Table):
 
     format: Literal["console", "json"] = "console"
     level: Literal["debug", "info", "warning", "error"] = "info"
+    prompts: bool = Field(False, description="the beginning of each prompt stands in its request's line")
+
+
+class TraceSettings(_Table):
+    """Where traces of requests go, by OpenTelemetry's protocol over HTTP."""
+
+    endpoint: str = Field("", max_length=2048, description="a collector's address; empty: none are made")
+    share: float = Field(1.0, ge=0, le=1, description="of requests whose client doesn't say by traceparent")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_http(cls, endpoint: str) -> str:
+        if endpoint and not re.fullmatch(r"https?://[^\s/]+\S*", endpoint):
+            raise ValueError("must begin with http:// or https://, and name a host")
+        return endpoint
 
 
 class ProxySettings(_Table):
@@ -75,6 +100,9 @@ class ProxySettings(_Table):
         "", max_length=64, description="how thoughts and calls are written; empty: as the template has it"
     )
     private_prefixes: bool = Field(False, description="no key shares beginnings of prompts with another one")
+    host_names: tuple[Annotated[str, Field(min_length=1, max_length=253)], ...] = Field(
+        (), max_length=64, description="by which a gateway without keys may be asked"
+    )
 
 
 class WorkerSettings(_Table):
@@ -109,6 +137,12 @@ class WorkerSettings(_Table):
     recycle_after_s: float = Field(10.0, ge=1, le=3600, description="idle over its memory cap for so long")
 
 
+class BenchSettings(_Table):
+    """What `forebay bench` needs beside its options."""
+
+    api_key: SecretStr = Field(SecretStr(""), description="of the server that is measured")
+
+
 class Settings(BaseSettings):
     """All of Forebay's settings. Unknown keys are refused with the nearest known name."""
 
@@ -121,9 +155,11 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=1, le=65535)
     log: LogSettings = LogSettings()
+    trace: TraceSettings = TraceSettings()
     proxy: ProxySettings = ProxySettings()
     worker: WorkerSettings = WorkerSettings()
     admission: AdmissionSettings = AdmissionSettings()
+    bench: BenchSettings = BenchSettings()
     lanes: tuple[LaneSettings, ...] = Field((INTERACTIVE, BATCH), description="the highest first")
 
     @model_validator(mode="after")

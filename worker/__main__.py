@@ -143,7 +143,7 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = _arguments(words)
     try:
         settings = Settings.load(arguments.config)
-        logs.configure(settings.log)
+        logs.configure(settings.log, "supervisor")
         return run(settings, arguments.folder, arguments.lifeline_fd, name=arguments.name)
     except (SettingsError, ModelError) as problem:
         sys.stderr.write(f"python -m worker: {problem}\n")

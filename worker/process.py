@@ -76,7 +76,8 @@ def main() -> NoReturn:
     ForeignSignals(end.ask)
     spec = LaunchSpec.from_json(sys.argv[1])
     lifeline.watch(spec.lifeline_fd, lifeline.exit_now)
-    logs.configure(spec.log)
+    logs.configure(spec.log, "worker")
+    logs.about_epoch(spec.epoch)
     log = logs.get("worker").bind(epoch=spec.epoch)
     report = ProgressWriter(spec.progress_fd).write
     try:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from ops import keys
 from ops.cli import app
 from proxy.keys import KeyFile, split_key
+from shared.limits import KEY_CLASSES_MAX
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_only_the_first_key_is_told_to_close_the_door(home: Path) -> None:
 def test_every_option_reaches_the_record(home: Path) -> None:
     options = ("--weight=2.5", "--lane=batch", "--requests-per-minute=60", "--tokens-per-minute=9000")
     more = ("--concurrent-max=4", "--model=demo", "--model=other", "--context-tokens=8192", "--max-tokens=5")
-    assert run("add", "ci", *options, *more, "--private-prefixes").exit_code == 0
+    assert run("add", "ci", *options, *more, "--private-prefixes", "--class=ci").exit_code == 0
     (record,) = stored(home)
     assert record.model_dump(exclude={"id", "name", "salt", "digest", "created"}) == {
         "weight": 2.5,
@@ -60,6 +61,9 @@ def test_every_option_reaches_the_record(home: Path) -> None:
         "context_tokens": 8192,
         "max_tokens": 5,
         "private_prefixes": True,
+        "key_class": "ci",
+        "admin": False,
+        "rotated": None,
     }
 
 
@@ -92,6 +96,10 @@ def test_the_configuration_says_where_the_keys_are_and_which_lanes_there_are(
         (("add", "x", "--model", ""), "models: "),
         (("add", "x", "--config", "nosuch.toml"), "nosuch.toml: "),
         (("list", "--config", "nosuch.toml"), "nosuch.toml: "),
+        (("add", "x", "--class", "Not Plain"), "key_class: "),
+        (("add", "x", "--admin", "--lane", "batch"), "an admin key makes no requests"),
+        (("add", "x", "--admin", "--private-prefixes"), "an admin key makes no requests"),
+        (("rotate", "nobody"), "no key has the name or id 'nobody'"),
         (("revoke", "nobody"), "no key has the name or id 'nobody'"),
         (("revoke", "taken", "--config", "nosuch.toml"), "nosuch.toml: "),
     ],
@@ -120,9 +128,10 @@ def test_the_list_shows_in_a_line_what_a_key_may_do_and_no_hash(home: Path) -> N
     run("add", "ci", "--weight=2.5", "--lane=batch", "--requests-per-minute=60", "--tokens-per-minute=9000")
     run("add", "lap[red]top", "--concurrent-max=4", "--model=demo", "--model=x/y", "--context-tokens=8192")
     run("add", "free")
-    run("add", "shy", "--private-prefixes")
+    run("add", "shy", "--private-prefixes", "--class=team-a")
+    run("add", "ops", "--admin")
     result = run("list")
-    first, second, third, fourth = (
+    first, second, third, fourth, fifth = (
         next(line for line in result.stdout.splitlines() if record.id in line) for record in stored(home)
     )
     assert "ci " in first
@@ -130,7 +139,8 @@ def test_the_list_shows_in_a_line_what_a_key_may_do_and_no_hash(home: Path) -> N
     assert "lap[red]top" in second
     assert "model demo or x/y, 4 at a time, 8192 tokens of context" in second
     assert "anything" in third
-    assert "beginnings of prompts of its own" in fourth
+    assert "class team-a, beginnings of prompts of its own" in fourth
+    assert "give orders, nothing else" in fifth
     for record in stored(home):
         assert record.digest[:12] not in result.stdout
         assert record.salt[:12] not in result.stdout
@@ -165,6 +175,9 @@ def test_the_list_for_programs_has_everything_but_the_hash(home: Path) -> None:
             "context_tokens": None,
             "max_tokens": None,
             "private_prefixes": False,
+            "key_class": "",
+            "admin": False,
+            "rotated": None,
         }
     ]
 
@@ -188,3 +201,44 @@ def test_a_key_is_revoked_by_name_or_id_and_the_last_opens_the_door(home: Path) 
     (other,) = stored(home)
     assert "It was the last" in run("revoke", other.id).stderr
     assert stored(home) == ()
+
+
+def test_an_admin_key_neither_closes_the_door_nor_opens_it_when_it_goes(home: Path) -> None:
+    made = run("add", "ops", "--admin")
+    assert "gives orders, and makes no requests" in made.stderr
+    assert "whoever reaches the gateway may make requests" in made.stderr
+    assert "every request needs a key" in run("add", "ci").stderr
+    assert "It was the last" not in run("revoke", "ops").stderr
+    assert "whoever reaches" not in run("add", "ops", "--admin").stderr
+    assert "It was the last" in run("revoke", "ci").stderr
+
+
+@pytest.mark.parametrize("how", ["name", "id", "text"])
+def test_a_rotated_key_has_a_new_secret_and_all_else_as_it_was(home: Path, how: str) -> None:
+    old = run("add", "ci", "--weight=2.5", "--class=ci").stdout.strip()
+    run("add", "other")
+    before, beside = stored(home)
+    result = run("rotate", {"name": "ci", "id": before.id, "text": old}[how])
+    after, still = stored(home)
+    new = result.stdout.removesuffix("\n")
+    assert (result.exit_code, still) == (0, beside)
+    assert split_key(new) is not None
+    assert new != old
+    assert new not in result.stderr
+    assert "`forebay reload`" in result.stderr
+    same = {"salt", "digest", "rotated"}
+    assert after.model_dump(exclude=same) == before.model_dump(exclude=same)
+    assert {after.salt, after.digest}.isdisjoint({before.salt, before.digest})
+    assert after.rotated is not None
+    assert "; rotated " in run("list").stdout
+
+
+def test_there_are_so_many_classes_and_no_more(home: Path) -> None:
+    file = KeyFile(home / "keys.json")
+    for number in range(KEY_CLASSES_MAX):
+        file.add(f"key {number}", key_class=f"class-{number}")
+    refused = run("add", "one too many", "--class=another")
+    assert (refused.exit_code, len(stored(home))) == (2, KEY_CLASSES_MAX)
+    assert refused.stderr == "forebay: the keys have 33 classes; at most 32 are possible\n"
+    assert run("add", "one more", "--class=class-0").exit_code == 0
+    assert run("add", "without").exit_code == 0

@@ -199,6 +199,57 @@ def test_a_host_of_this_machine_alone_needs_no_keys(host):
     refuse_open_door(host, ())
 
 
+def test_an_admin_key_does_not_close_the_door(file):
+    file.add("ops", admin=True)
+    assert KeyRing(file.read()).is_open
+    with pytest.raises(SettingsError):
+        refuse_open_door("192.0.2.1", file.read())
+    file.add("ci")
+    assert not KeyRing(file.read()).is_open
+    refuse_open_door("192.0.2.1", file.read())
+
+
+@pytest.mark.parametrize("others", [(), ("ci",)], ids=["an open door", "keys"])
+@pytest.mark.parametrize("header", ["Authorization", "x-api-key"])
+def test_an_admin_key_makes_no_requests(file, others, header):
+    text = file.add("ops", admin=True).text
+    for other in others:
+        file.add(other)
+    shown = {header: f"Bearer {text}" if header == "Authorization" else text}
+    with pytest.raises(PermissionDenied, match="'ops' is an admin key: it gives orders under /admin"):
+        asked(KeyRing(file.read()), shown)
+
+
+def test_an_admin_key_beside_an_ordinary_one_makes_no_requests_either(file, ci):
+    text = file.add("ops", admin=True).text
+    with pytest.raises(PermissionDenied):
+        asked(KeyRing(file.read()), bearer(ci.text) | {"x-api-key": text})
+
+
+def test_through_an_open_door_comes_whoever_shows_something_else_than_an_admin_key(file):
+    text = file.add("ops", admin=True).text
+    ring = KeyRing(file.read())
+    for headers in ({}, bearer("sk-123"), {"x-api-key": "x" * 1000}, bearer(text[:-1] + "!")):
+        assert asked(ring, headers) is ANONYMOUS
+
+
+def ordering(ring, headers, kind):
+    with pytest.raises(kind) as problem:
+        ring.order_giver(CIMultiDict(headers))
+    return problem.value.message
+
+
+def test_orders_are_given_by_an_admin_key_in_authorization_and_by_nothing_else(file, ci):
+    assert "--admin" in ordering(KeyRing(file.read()), {}, PermissionDenied)
+    assert "--admin" in ordering(KeyRing(file.read()), bearer(ci.text), PermissionDenied)
+    text = file.add("ops", admin=True).text
+    ring = KeyRing(file.read())
+    assert ring.order_giver(CIMultiDict(bearer(text))).name == "ops"
+    assert "'ci' makes requests, and gives no orders" in ordering(ring, bearer(ci.text), PermissionDenied)
+    for headers in ({}, {"x-api-key": text}, {"Authorization": text}, bearer(text[:-1] + "!"), bearer("")):
+        ordering(ring, headers, InvalidKey)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", ""])
 def test_a_host_that_others_reach_needs_keys(host, file, ci):
     with pytest.raises(SettingsError) as problem:
