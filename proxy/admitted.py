@@ -7,12 +7,14 @@ path the stream ends: complete, cut by a stop string, cancelled by the client, o
 import asyncio
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Literal, Protocol, Self
 
 from proxy.request import Measured
 from shared.errors import Refusal
 from shared.messages import FinishReason, RowLogprobs
 from shared.sampling import Sampling
+
+HAPPENINGS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,9 @@ class LiveSequence:
     lost it. `park_pinged` is the same of a park that is under way, and None while there is none: with a
     worker that has seen a later one, the park or its answer got lost. `ran_on` is the epoch it was submitted
     to last, None once its end there is settled. `lost_at` is when a worker's end took its row, until its next
-    token; `came_at` is when its last token came. `cached_tokens` of its prompt were there already when it was
-    first begun; None until that is told. `names` are those of its prompt's blocks.
+    token; `came_at` is when its last token came, `reason` why its text came to an end, once it has.
+    `cached_tokens` of its prompt were there already when it was first begun; None until that is told. `names`
+    are those of its prompt's blocks.
     """
 
     name: str
@@ -79,12 +82,21 @@ class LiveSequence:
     lost_at: float | None = None
     came_at: float | None = None
     cached_tokens: int | None = None
+    reason: FinishReason | None = None
     names: tuple[int, ...] = ()
 
     @property
     def full(self) -> bool:
         """All its tokens came; only the worker's word that it ended may be missing."""
         return len(self.emitted) == self.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What came between a request and its answer, and when."""
+
+    kind: Literal["parked", "interrupted", "resumed"]
+    at: float
 
 
 class Release(Protocol):
@@ -97,8 +109,10 @@ class Release(Protocol):
 class Admitted:
     """A measured request that is queued or runs. Close it on every path: it gives everything back.
 
-    `lane` is the name of the lane that serves it; `failed_at` is when one of its answers did. `arrived_at` is
-    when the request's head was read, `received_at` when it was measured and let in.
+    `lane` is the name of the lane that serves it; `failed_at` is when one of its answers did, `failed_code`
+    by what. `arrived_at` is when the request's head was read, `received_at` when it was measured and let in,
+    `started_at` when its first answer was submitted, `first_at` when its first token came. It `broke` if
+    the gateway itself went wrong on it: nobody left then.
     """
 
     measured: Measured
@@ -109,7 +123,11 @@ class Admitted:
     release: Release
     lane: str
     started_at: float | None = None
+    first_at: float | None = None
     failed_at: float | None = None
+    failed_code: str = ""
+    broke: bool = False
+    happened: list[Happening] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         return self
@@ -117,8 +135,14 @@ class Admitted:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.broke = isinstance(error, Exception) and not isinstance(error, (Refusal, ConnectionError))
         for sequence in self.sequences:
             self.release(sequence, complete=False)
+
+    def note(self, kind: Literal["parked", "interrupted", "resumed"], at: float) -> None:
+        """Take note of what happened; of a request to which very much does, the first of it."""
+        if len(self.happened) < HAPPENINGS_MAX:
+            self.happened.append(Happening(kind, at))
 
     def stop(self, answer: int) -> None:
         """End one answer early, because its text is complete; the others go on."""

@@ -2,9 +2,11 @@
 
 from typing import Final
 
+from proxy.request import Parsed
 from shared.sampling import Sampling
 
 _EVENT_BYTES: Final = 200
+_USAGE_BYTES: Final = 160
 _LOGPROB_BYTES: Final = 80  # of one token's, or of one alternative to it
 
 
@@ -13,6 +15,6 @@ def entry_bytes(sampling: Sampling) -> int:
     return _LOGPROB_BYTES * (1 + sampling.top_logprobs)
 
 
-def event_bytes(sampling: Sampling) -> int:
+def event_bytes(parsed: Parsed) -> int:
     """Return what one token takes in an event stream."""
-    return _EVENT_BYTES + entry_bytes(sampling)
+    return _EVENT_BYTES + _USAGE_BYTES * parsed.continuous_usage + entry_bytes(parsed.sampling)

@@ -147,7 +147,7 @@ class Dispatcher:
 
     def rows(self) -> list[tuple[str, LiveSequence]]:
         """Return the answers that hold a row, each with its lane; to be read."""
-        return [(self._live.owner(each).lane, each) for each in self._live.running()]
+        return [(lane, self._live[name]) for lane, name in self._admission.state.rows()]
 
     @property
     def admission(self) -> Admission:
@@ -191,7 +191,7 @@ class Dispatcher:
         self._admission.worker_went(now)
         running = self._live.running()
         for sequence in running:
-            sequence.lost_at = now
+            sequence.lost_at = now if sequence.lost_at is None else sequence.lost_at
         self._interrupt(running, cause)
         self.tick()
 
@@ -231,6 +231,7 @@ class Dispatcher:
             if sequence is not None:
                 if sequence.cached_tokens is None:
                     sequence.cached_tokens = share.cached
+                self._observer.prefilled(self._live.owner(sequence), share)
                 yield Share(share.sequence, share.tokens, share.gpu_ms, share.cached)
 
     def finished(self, finished: Finished) -> None:
@@ -297,7 +298,7 @@ class Dispatcher:
             return
         sequence.parks += 1
         sequence.ran_on = None
-        self._observer.parked(self._admission.state.lane_of[sequence.name].settings.name)
+        self._observer.parked(self._live.owner(sequence))
         self._admission.parked(sequence.name, self._clock.now())
 
     def _watch_memory(self, progress: Progress) -> None:
@@ -352,7 +353,7 @@ class Dispatcher:
                 prompt_ids=sequence.prompt_ids,
                 emitted_ids=tuple(sequence.emitted),
                 max_tokens=sequence.max_tokens,
-                stop_ids=self._stop_ids,
+                stop_ids=() if admitted.measured.parsed.ignores_eos else self._stop_ids,
                 sampling=sequence.sampling,
                 rank=lane.rank,
                 quantum_ms=lane.settings.prefill_quantum_ms * self._admission.caution.quantum_share,
@@ -381,7 +382,7 @@ class Dispatcher:
         self._admission.interrupted(going_on, self._clock.now())
         self.resumed += len(going_on)
         for name in going_on:
-            self._observer.resumed(self._live.owner(self._live[name]).lane)
+            self._observer.resumed(self._live.owner(self._live[name]))
 
     def _recover(self, sequences: list[LiveSequence], cause: str) -> None:
         """Run sequences again from what they have, while the worker goes on with the others."""

@@ -18,6 +18,8 @@ _TEXT: Final = "\0"
 # One in each choice, and nowhere else: a text's own quotation marks are escaped, and no colon follows a text.
 _LOGPROBS: Final = '"logprobs":'
 NO_LOGPROBS: Final = "null"
+# Where a chunk that has a usage ends. No text has this in it: as JSON, its own ends of lines are escaped.
+_NO_USAGE: Final = b'"usage":null}\n\n'
 
 
 def encoded(body: Mapping[str, Any], logprobs: Sequence[str] = ()) -> bytes:
@@ -32,6 +34,11 @@ def encoded(body: Mapping[str, Any], logprobs: Sequence[str] = ()) -> bytes:
 def block(body: Mapping[str, Any], logprobs: str = NO_LOGPROBS) -> bytes:
     """Return an event whose data is one JSON object."""
     return b"data: " + encoded(body, () if logprobs == NO_LOGPROBS else (logprobs,)) + b"\n\n"
+
+
+def with_usage(blocks: bytes, usage: Mapping[str, Any]) -> bytes:
+    """Return events with a usage in the place of the null that each of them ends with."""
+    return blocks.replace(_NO_USAGE, b'"usage":' + encoded(usage) + b"}\n\n")
 
 
 class TextBlocks:

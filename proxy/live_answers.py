@@ -77,6 +77,7 @@ class LiveAnswers:
 
     def add(self, admitted: Admitted) -> None:
         self.emptied.clear()
+        self._observer.admitted(admitted)
         for sequence in admitted.sequences:
             self._sequences[sequence.name] = sequence
             self._owners[sequence.name] = admitted
@@ -105,6 +106,7 @@ class LiveAnswers:
 
     def finish(self, sequence: LiveSequence, reason: FinishReason) -> None:
         """End an answer as the worker did."""
+        sequence.reason = reason
         sequence.events.put_nowait(AnswerEnded(sequence.answer, reason))
         self._forget(sequence, completed=True)
 
@@ -130,6 +132,7 @@ class LiveAnswers:
         self.cancel(sequence)
         if sequence.ran_on is not None:
             self._remember(sequence)
+        sequence.reason = "stop" if complete else None
         self._forget(sequence, completed=complete)
         return True
 

@@ -53,8 +53,8 @@ class Measurer:
         """Return the request with its prompts' ids and its answers' caps.
 
         Raises ContextTooLong if prompt and answer don't fit, InvalidRequest if the prompt can't be tokenised,
-        an id isn't the model's, a shape or a strict tool's schema can't be held to, or a whole body may have
-        more log probabilities than are sent at once.
+        an id isn't the model's, a shape or a strict tool's schema can't be held to, an answer that is held to
+        one is to go on behind it, or a whole body may have more log probabilities than are sent at once.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._measure, parsed, ticket)
 
@@ -86,12 +86,18 @@ class Measurer:
         self._check_whole(parsed, parsed.choices * sum(caps))
         thinks = any(each.thinks for each in encoded)
         parsed = self._with_grammar(parsed, thinks=thinks)
-        prints = fingerprints(prompt_ids, caps, parsed.sampling)
+        prints = fingerprints(prompt_ids, caps, parsed.sampling, ignores_eos=parsed.ignores_eos)
         names = self._names(prompt_ids, ticket.salt)
         return Measured(parsed, ticket, prompt_ids, caps, prints, names, thinks)
 
     def _with_grammar(self, parsed: Parsed, *, thinks: bool) -> Parsed:
         grammar = self._composer.grammar(parsed, thinks=thinks)
+        if grammar and parsed.ignores_eos:
+            raise InvalidRequest(
+                "'ignore_eos' can't be had with a given form, strict tools, calls that have to be made, or a "
+                "budget of thoughts: such an answer ends where its grammar ends.",
+                param="ignore_eos",
+            )
         return replace(parsed, sampling=replace(parsed.sampling, grammar=grammar)) if grammar else parsed
 
     def _names(self, prompts: tuple[tuple[int, ...], ...], salt: str) -> tuple[tuple[int, ...], ...]:

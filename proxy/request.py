@@ -123,6 +123,9 @@ class Parsed:
 
     `tools`, `shape` and `thinking` are what a grammar is made of; `extras` are what the dialect itself wants
     to know of the request when it writes the answer. `max_tokens_field` is what the client calls max_tokens.
+
+    With `ignores_eos` no token ends an answer: it goes on up to its cap or a stop string. With
+    `continuous_usage` each chunk of a stream says what was used so far.
     """
 
     endpoint: Endpoint
@@ -142,6 +145,8 @@ class Parsed:
     extras: Mapping[str, Any] = field(default_factory=dict)
     max_tokens_field: str = "max_tokens"
     takes_what_is_left: bool = False
+    ignores_eos: bool = False
+    continuous_usage: bool = False
 
     @property
     def reads_format(self) -> bool:

@@ -209,6 +209,7 @@ class Routes:
         recording = service.keyed.find(scope, digest, rules)
         if recording is not None:
             notes.extra_headers |= _REPLAY
+            notes.replays = True
         else:
             recording = service.keyed.begin(
                 scope, digest, rules, lambda recording: self._record(asked, body, recording)
@@ -225,6 +226,7 @@ class Routes:
         """Parse, measure and admit a request; leaving gives everything back."""
         notes = asked.notes
         parsed = await self._parsed(body, asked.dialect.parse)
+        notes.parsed_at = self._service.clock.now()
         notes.session = notes.session or mark_of(parsed.prompt_cache_key)
         ticket = self._ticket(asked.request, asked.caller, parsed)
         notes.lane = ticket.lane.name
@@ -249,7 +251,7 @@ class Routes:
                 asked.notes.backlog_bytes = lambda: whole.held_bytes
                 body = await whole.gather()
                 return web.Response(body=body, content_type="application/json", charset="utf-8")
-            each_bytes = event_bytes(admitted.measured.parsed.sampling)
+            each_bytes = event_bytes(admitted.measured.parsed)
             asked.notes.backlog_bytes = lambda: each_bytes * admitted.events.qsize()
             stream = EventStream(reply, head, admitted, self._service.jitter)
             return await stream.send(asked.request, asked.notes.headers)
@@ -274,7 +276,8 @@ class Routes:
         return lambda refusal: asked.dialect.failed(failure_response(refusal, jitter))
 
     def _caller(self, request: web.Request) -> Caller:
-        return self._service.policy.now.keys.authenticate(request.headers)
+        caller = request[NOTES].caller = self._service.policy.now.keys.authenticate(request.headers)
+        return caller
 
     def _ticket(self, request: web.Request, caller: Caller, parsed: Parsed) -> Ticket:
         """Return what the request may have, if it names a model, a lane and a tier that are here."""

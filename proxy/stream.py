@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from aiohttp import web
@@ -35,7 +35,7 @@ SSE_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache
 class Part:
     """Some pieces of one answer, with log probabilities; `reason` is set on the answer's last part.
 
-    And so is `stop` if a stop string ended it.
+    And so is `stop` if a stop string ended it. `usage` is what was used up to here, if that is to be said.
     """
 
     answer: int
@@ -43,6 +43,7 @@ class Part:
     reason: EndReason | None
     entries: tuple[Entry, ...] = ()
     stop: str | None = None
+    usage: Usage | None = None
 
 
 class Reply:
@@ -63,6 +64,7 @@ class Reply:
             for sequence in admitted.sequences
         ]
         self._ended: set[int] = set()
+        self._says_usage = parsed.continuous_usage
         sampling = parsed.sampling
         self._form = dialect.form(text_model.spelling, sampling.top_logprobs)
         answers = admitted.sequences if sampling.wants_logprobs else ()
@@ -94,6 +96,10 @@ class Reply:
         return parts
 
     def _take(self, event: Event) -> list[Part]:
+        parts = self._taken(event)
+        return [replace(part, usage=self.usage) for part in parts] if self._says_usage else parts
+
+    def _taken(self, event: Event) -> list[Part]:
         match event:
             case RequestFailed(refusal):
                 raise refusal
@@ -243,7 +249,14 @@ class EventStream:
     def _blocks(self, parts: list[Part]) -> bytes:
         return b"".join(
             self._stream.news(
-                News(part.answer, part.pieces, part.reason, self._reply.logprobs(part.entries), part.stop)
+                News(
+                    part.answer,
+                    part.pieces,
+                    part.reason,
+                    self._reply.logprobs(part.entries),
+                    part.stop,
+                    part.usage,
+                )
             )
             for part in parts
         )

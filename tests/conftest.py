@@ -18,7 +18,7 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 # Those that take long come first: else one of two processes works on them alone at the end.
-_FIRST: Final = ("served", "chaos", "simulation", "worker", "ops")
+_FIRST: Final = ("served", "chaos", "simulation", "worker", "status_page", "plan", "ops")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

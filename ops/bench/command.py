@@ -65,7 +65,7 @@ Seed = Annotated[
     int, typer.Option("--seed", help="Of lengths and arrivals. Prompts are new in every run, for caches.")
 ]
 IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos", help="Send ignore_eos, which some servers know: full-length answers.")
+    bool, typer.Option("--ignore-eos", help="Send ignore_eos (Forebay, vLLM): answers of full length.")
 ]
 MaxSeconds = Annotated[
     float, typer.Option("--max-seconds", metavar="S", help="Stop then, and show what was measured.")

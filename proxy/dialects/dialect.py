@@ -29,7 +29,7 @@ class Head:
 class News:
     """Some pieces of one answer; `reason` is set on its last news, and `stop` if a stop string ended it.
 
-    `logprobs` is JSON, "null" for none.
+    `logprobs` is JSON, "null" for none. `usage` is what was used up to here, if each chunk is to say so.
     """
 
     answer: int
@@ -37,6 +37,7 @@ class News:
     reason: EndReason | None
     logprobs: str = "null"
     stop: str | None = None
+    usage: Usage | None = None
 
 
 class AnswerStream(Protocol):

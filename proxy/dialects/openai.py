@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from proxy.answer import Answer, Call, EndReason, Piece, Text, Thought, Usage
 from proxy.answer_logprobs import ChatForm, CompletionForm, Form
@@ -9,24 +10,30 @@ from proxy.bodies import Body, ChatChunks, CompletionChunks, chat_completion, te
 from proxy.dialects.dialect import AnswerStream, Head, News
 from proxy.dialects.openai_chat import OLDER_CALLS, parse_chat
 from proxy.dialects.openai_completions import ECHO, parse_completion
-from proxy.event_blocks import DONE, NO_LOGPROBS, TextBlocks, block, encoded
+from proxy.event_blocks import DONE, NO_LOGPROBS, TextBlocks, block, encoded, with_usage
 from proxy.failures import Failure
 from proxy.request import Parsed, TextPrompt
 from proxy.spelling import Spelling
 
 
 class ChunkStream(ABC):
-    """A stream of chunks, each answer's under its index, and [DONE] at the end."""
+    """A stream of chunks, each answer's under its index, and [DONE] at the end.
+
+    With `continuous_usage` each chunk says what the request had used when it was made, all its answers
+    together: nothing yet when an answer opens.
+    """
 
     def __init__(self, chunks: ChatChunks | CompletionChunks, parsed: Parsed) -> None:
         self._opened = chunks.opening
         self._usage = chunks.usage
+        self._says_usage = parsed.continuous_usage
         self._answers = range(parsed.answers)
         self._include_usage = parsed.include_usage
         self._texts = [TextBlocks(chunks.text, index) for index in self._answers]
 
-    def opening(self, usage: Usage) -> bytes:  # noqa: ARG002 (AnswerStream's signature)
-        return b"".join(block(chunk) for index in self._answers for chunk in self._opened(index))
+    def opening(self, usage: Usage) -> bytes:
+        blocks = b"".join(block(chunk) for index in self._answers for chunk in self._opened(index))
+        return self._with(blocks, replace(usage, completion_tokens=0, thought_tokens=0))
 
     def news(self, news: News) -> bytes:
         """Return what pieces look like; log probabilities without any are a text of no characters."""
@@ -40,13 +47,19 @@ class ChunkStream(ABC):
             blocks.append(block(self._ending(news.answer, news.reason), logprobs))
         elif logprobs != NO_LOGPROBS:
             blocks.append(self._texts[news.answer].block("", logprobs))
-        return b"".join(blocks)
+        return self._with(b"".join(blocks), news.usage)
 
     def closing(self, usage: Usage) -> bytes:
         return (block(self._usage(usage)) if self._include_usage else b"") + DONE
 
     def failed(self, failure: Failure) -> bytes:
         return block(failure.event)
+
+    def _with(self, blocks: bytes, usage: Usage | None) -> bytes:
+        """Return chunks with their usage, if they are to have one."""
+        if usage is None or not self._says_usage:
+            return blocks
+        return with_usage(blocks, self._usage(usage)["usage"])
 
     def _piece(self, answer: int, piece: Piece, logprobs: str) -> bytes:
         return self._texts[answer].block(piece.text, logprobs) if isinstance(piece, Text) else b""

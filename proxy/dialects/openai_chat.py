@@ -89,5 +89,9 @@ class ChatBody(BodyFields, ToolsFields, ThinkingFields):
         )
 
     @property
+    def most_tokens(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
     def tops(self) -> int:
         return self.top_logprobs if self.logprobs else -1

@@ -105,11 +105,17 @@ Biases = Annotated[
 
 
 class StreamOptions(Fields):
-    """`include_obfuscation` asks for chunks of equal length against onlookers; there are none to pad here."""
+    """`include_obfuscation` asks for chunks of equal length against onlookers; there are none to pad here.
+
+    `continuous_usage_stats` is vLLM's, and changes nothing there either without `include_usage`.
+    """
 
     harmless: ClassVar[frozenset[str]] = frozenset({"include_obfuscation"})
 
     include_usage: bool = False
+    continuous_usage_stats: bool = Field(
+        False, description="with include_usage, each chunk says what was used so far"
+    )
 
 
 class BodyFields(ShapeFields):
@@ -129,6 +135,10 @@ class BodyFields(ShapeFields):
     logit_bias: Biases = ()
     seed: int | None = Field(None, ge=SEED_MIN, le=SEED_MAX)
     stop: Stops = ()
+    ignore_eos: bool = Field(False, description="go on up to max_tokens, whatever the model says")
+    min_tokens: int = Field(
+        0, ge=0, le=CONTEXT_TOKENS_MAX, description="only with ignore_eos, where it is met anyway"
+    )
     n: int = Field(1, ge=1, le=CHOICES_MAX)
     best_of: int | None = Field(None, ge=1, le=CHOICES_MAX, description="the same as n, if given")
     stream: bool = False
@@ -147,6 +157,23 @@ class BodyFields(ShapeFields):
         if self.best_of not in (None, self.n):
             raise problem("must be the same as 'n': no answers are thrown away here", "best_of")
         return self
+
+    @model_validator(mode="after")
+    def _the_least_is_met(self) -> Self:
+        """Refuse a least number of tokens, but of an answer that nothing ends before its cap."""
+        if not self.min_tokens:
+            return self
+        if not self.ignore_eos or self.stop:
+            raise problem("is only supported with 'ignore_eos', and without 'stop'", "min_tokens")
+        most = self.most_tokens
+        if most is None or self.min_tokens > most:
+            raise problem("needs a 'max_tokens' that is no less", "min_tokens")
+        return self
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The client's own cap, by whichever name."""
+        return self.max_tokens
 
     def sampling(self, seeds: Callable[[], int], tops: int) -> Sampling:
         """Return how to draw; `tops` alternatives to a token are wanted, -1: no log probabilities."""
@@ -172,6 +199,7 @@ class BodyFields(ShapeFields):
     ) -> Parsed:
         """Return what these fields make of a request; an endpoint's own fields are its to add."""
         answers = len(prompts) * self.n
+        options = self.stream_options or StreamOptions()
         if answers > SEQUENCES_PER_REQUEST_MAX:
             raise InvalidRequest(
                 f"'n' asks for {answers} answers over all prompts; "
@@ -187,9 +215,11 @@ class BodyFields(ShapeFields):
             sampling=sampling,
             stops=self.stop,
             stream=self.stream,
-            include_usage=self.stream_options is not None and self.stream_options.include_usage,
+            include_usage=options.include_usage,
             service_tier=self.service_tier,
             prompt_cache_key=self.prompt_cache_key,
             shape=self.shape,
             extras=extras,
+            ignores_eos=self.ignore_eos,
+            continuous_usage=options.include_usage and options.continuous_usage_stats,
         )

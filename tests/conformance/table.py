@@ -21,6 +21,7 @@ from tests.conformance import (
     models_rows,
     responses_rows,
     structured_rows,
+    vllm_rows,
 )
 from tests.conformance.row import Row
 from tests.conformance.world import World, world
@@ -30,7 +31,9 @@ TABLE: Final[tuple[Row, ...]] = (
     *chat_tools_rows.SECTION.rows,
     *structured_rows.SECTION.rows,
     *format_rows.ROWS,
+    *vllm_rows.CHATS.rows,
     *completions_rows.SECTION.rows,
+    *vllm_rows.TEXTS.rows,
     *responses_rows.SECTION.rows,
     *messages_rows.SECTION.rows,
     *messages_errors_rows.COUNTED.rows,

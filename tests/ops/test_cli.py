@@ -94,7 +94,7 @@ def test_a_role_gets_settings_folder_and_lifeline_and_gives_its_status(
 
     monkeypatch.setattr(models, "resolve", lambda model, _home: f"folder of {model}")
     monkeypatch.setattr(f"{role}.__main__.run", role_run)
-    monkeypatch.setattr(logs, "configure", lambda _settings: None)
+    monkeypatch.setattr(logs, "configure", lambda _settings, _role: None)
     result = run(role, "--model", "mine", "--port", "8011", "--lifeline-fd", "5")
     assert result.exit_code == 7
     assert given == [(8011, "folder of mine", 5)]

@@ -38,7 +38,7 @@ def inline(text: str) -> list[str]:
 
 def commands_in(line: str) -> list[list[str]]:
     """Return the words of each `forebay …` that a line of shell runs."""
-    words = shlex.split(line, comments=True)
+    words = shlex.split(line, comments=True) if "forebay " in line else []
     found = []
     for place, word in enumerate(words):
         if word == "forebay" and (
@@ -53,10 +53,11 @@ def commands_in(line: str) -> list[list[str]]:
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
     """Return the command that words name, and what follows; it fails where there is none of the name."""
     command, rest = PROGRAM, list(words)
-    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+    while hasattr(command, "commands") and rest and not rest[0].startswith(("-", "[", "http")):
         assert rest[0] in command.commands, f"there is no command {' '.join(words)!r}"
         command = command.commands[rest.pop(0)]
-    return command, rest
+    # `forebay bench URL` is `forebay bench run URL`.
+    return getattr(command, "commands", {}).get("run", command), rest
 
 
 @each_document

@@ -55,7 +55,9 @@ def ticket(
     return Ticket(caller, lane, context, cap, deadline_s or lane.deadline_s, salt)
 
 
-def measured(prompts=((5, 6, 7),), max_tokens=4, choices=1, seed=0, names=(), **ticket_fields):
+def measured(
+    prompts=((5, 6, 7),), max_tokens=4, choices=1, seed=0, names=(), ignores_eos=False, **ticket_fields
+):
     """Return a measured request of token ids; `max_tokens` is each answer's cap."""
     parsed = Parsed(
         endpoint="completions",
@@ -67,6 +69,7 @@ def measured(prompts=((5, 6, 7),), max_tokens=4, choices=1, seed=0, names=(), **
         stops=(),
         stream=False,
         include_usage=False,
+        ignores_eos=ignores_eos,
     )
     caps = (max_tokens,) * len(prompts)
     prints = tuple(fingerprint(ids, max_tokens, parsed.sampling) for ids in prompts)

@@ -79,6 +79,16 @@ def test_words_of_other_attempts_and_of_unknown_answers_are_not_heard(world, kno
     assert world.dispatcher.live == 1
 
 
+@pytest.mark.parametrize(("ignores_eos", "stop_ids"), [(False, STOP_IDS), (True, ())])
+def test_what_may_end_an_answer_is_the_same_after_a_worker_s_death(world, ignores_eos, stop_ids):
+    admitted = world.admit(ignores_eos=ignores_eos)
+    world.tokens(name_of(admitted), 1, STOP_IDS[0] + 1)
+    world.die()
+    world.come(2)
+    first, again = world.sent()
+    assert (first.stop_ids, again.stop_ids, again.emitted_ids) == (stop_ids, stop_ids, (STOP_IDS[0] + 1,))
+
+
 def test_more_tokens_than_were_asked_for_are_not_shown(world):
     admitted = world.admit(max_tokens=2)
     world.tokens(name_of(admitted), 1, 70, 71, 72)

@@ -5,7 +5,7 @@ import pytest
 from proxy.admitted import AnswerEnded, RequestFailed, TokenCame
 from shared.limits import PARKS_MAX
 from shared.messages import Cancel, Park, Submit
-from tests.proxy.dispatch_world import TWO_LANES, World, events, name_of
+from tests.proxy.dispatch_world import STOP_IDS, TWO_LANES, World, events, name_of
 
 RIPE = 64
 
@@ -39,7 +39,8 @@ class Parking(World):
         return park == Park(1, self.name) and isinstance(submit, Submit) and submit.sequence == name_of(high)
 
     def parks_counted(self):
-        return self.metrics.registry.get_sample_value("forebay_parks_total", {"lane": "lower"}) or 0
+        place = {"lane": "lower", "key_class": ""}
+        return self.metrics.registry.get_sample_value("forebay_parks_total", place) or 0
 
 
 @pytest.fixture
@@ -124,6 +125,19 @@ def test_a_row_is_asked_once_while_it_is_being_parked(parking):
 
 
 # --- given up, and gone on with -----------------------------------------------------------------------------
+
+
+def test_an_answer_that_ignores_the_models_end_still_does_when_it_goes_on():
+    world = World(lanes=TWO_LANES)
+    world.come(slots=1)
+    low = world.admit("low", lane="lower", max_tokens=300, ignores_eos=True)
+    world.tokens(name_of(low), 1, *range(RIPE))
+    high = world.admit("up", lane="upper")
+    world.parked(name_of(low), 1, RIPE)
+    world.finish(name_of(high), 1, 0)
+    first, _, upper, again = world.sent()
+    assert (first.stop_ids, upper.stop_ids, again.stop_ids) == ((), STOP_IDS, ())
+    assert (again.sequence, len(again.emitted_ids)) == (name_of(low), RIPE)
 
 
 def test_tokens_that_come_before_the_row_is_given_up_are_kept_and_shown(parking):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from proxy.answer import Answer, Call, Text, Thought, Usage
 from proxy.bodies import ChatChunks, CompletionChunks, chat_completion, text_completion
 from proxy.dialects.dialect import Head
-from proxy.event_blocks import TextBlocks, block, encoded
+from proxy.event_blocks import TextBlocks, block, encoded, with_usage
 
 TEXT = st.text(
     st.sampled_from('a "\\\0\n\u2028\x7f漢😀/') | st.characters(exclude_categories=["Cs"]), max_size=12
@@ -22,6 +22,7 @@ NAME = TEXT | st.sampled_from(
         '\\"\0\\"',
         '"text":""',
         '"logprobs":null',
+        '"usage":null}\n\n',
         '","logprobs":null,"',
         "logprobs",
     ]
@@ -64,6 +65,23 @@ def test_log_probabilities_take_the_place_of_a_chunks_null(kind, model, text, lo
     ):
         chunk["choices"][0]["logprobs"] = {"content": logprobs}
         assert json.loads(sent.removeprefix(b"data: ")) == chunk
+
+
+@pytest.mark.parametrize("kind", [ChatChunks, CompletionChunks])
+@settings(deadline=None)
+@given(model=NAME.filter(lambda name: name != "\0"), text=NAME, logprobs=NAME)
+def test_a_usage_takes_the_place_of_each_chunks_null(kind, model, text, logprobs):
+    chunks = kind(Head("id-1", 1_760_000_000, model, "fb_1", "default"), include_usage=True)
+    given_json, usage = json.dumps({"content": logprobs}), {"prompt_tokens": 3}
+    sent = [chunks.text(3, text), *_calls(chunks, text), chunks.ending(3, "stop")]
+    blocks = with_usage(b"".join(block(chunk, given_json) for chunk in sent), usage)
+    expected = [
+        {**chunk, "choices": [{**chunk["choices"][0], "logprobs": {"content": logprobs}}], "usage": usage}
+        for chunk in sent
+    ]
+    *events, rest = blocks.split(b"\n\n")
+    assert rest == b""
+    assert [json.loads(event.removeprefix(b"data: ")) for event in events] == expected
 
 
 def _calls(chunks, text):

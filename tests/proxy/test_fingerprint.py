@@ -49,12 +49,23 @@ def test_the_options_tell_requests_apart_by_name_and_value():
     assert len(prints) == len(options)
 
 
+def test_one_that_goes_on_behind_the_models_end_is_another_request():
+    plain = fingerprint((1, 2), 4, PLAIN)
+    assert fingerprint((1, 2), 4, PLAIN, ignores_eos=True) != plain
+    assert fingerprint((1, 2), 4, PLAIN, ignores_eos=False) == plain
+    held = replace(PLAIN, top_logprobs=1)
+    assert fingerprint((1, 2), 4, held, ignores_eos=True) != fingerprint((1, 2), 4, held)
+
+
+@pytest.mark.parametrize("ignores_eos", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"logit_bias": (LogitBias(5, 1.0),), "top_logprobs": 2}])
-def test_the_prompts_of_one_request_have_each_the_one_they_would_have_alone(changes):
+def test_the_prompts_of_one_request_have_each_the_one_they_would_have_alone(changes, ignores_eos):
     drawn = replace(PLAIN, **changes)
     prompts, caps = [(1, 2), (1, 2), (3,)], [4, 5, 4]
-    alone = tuple(fingerprint(ids, cap, drawn) for ids, cap in zip(prompts, caps, strict=True))
-    assert fingerprints(prompts, caps, drawn) == alone
+    alone = tuple(
+        fingerprint(ids, cap, drawn, ignores_eos=ignores_eos) for ids, cap in zip(prompts, caps, strict=True)
+    )
+    assert fingerprints(prompts, caps, drawn, ignores_eos=ignores_eos) == alone
     assert len(set(alone)) == 3
 
 

@@ -105,10 +105,10 @@ async def test_prompts_are_counted_by_lane_and_in_health_once_they_have_been_beg
     samples = await metrics(here)
     counts = {key: value for key, value in samples.items() if key[0].startswith("forebay_prompt_tokens")}
     assert {key: value for key, value in counts.items() if "_created" not in key[0]} == {
-        ("forebay_prompt_tokens_total", "interactive"): 6,
-        ("forebay_prompt_tokens_total", "batch"): 3,
-        ("forebay_prompt_tokens_cached_total", "interactive"): 2,
-        ("forebay_prompt_tokens_cached_total", "batch"): 1,
+        ("forebay_prompt_tokens_total", "interactive", ""): 6,
+        ("forebay_prompt_tokens_total", "batch", ""): 3,
+        ("forebay_prompt_tokens_cached_total", "interactive", ""): 2,
+        ("forebay_prompt_tokens_cached_total", "batch", ""): 1,
     }
     ready = (await here.get("/health/ready")).body
     assert (ready["prompt_tokens"], ready["cached_tokens"]) == (9, 3)
@@ -122,8 +122,8 @@ async def test_the_prompt_of_a_client_that_leaves_counts(here):
     asked.cancel()
     await here.idle()
     samples = await metrics(here)
-    assert samples["forebay_prompt_tokens_total", "interactive"] == 3
-    assert samples["forebay_prompt_tokens_cached_total", "interactive"] == 2
+    assert samples["forebay_prompt_tokens_total", "interactive", ""] == 3
+    assert samples["forebay_prompt_tokens_cached_total", "interactive", ""] == 2
 
 
 async def test_what_the_worker_keeps_is_in_metrics_and_health(here):

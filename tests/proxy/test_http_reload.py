@@ -86,19 +86,20 @@ async def test_who_waits_in_vain_in_a_lane_that_was_taken_away_is_refused_by_the
     assert (await ordered(here)).status == 200
     refused = await late
     assert (refused.status, refused.error["code"], refused.headers[LANE]) == (503, "queue_timeout", "low")
-    counted = [line for line in (await here.get("/metrics")).raw.decode().splitlines() if "_total{" in line]
-    assert counted == ['forebay_refused_total{code="queue_timeout",lane="low"} 1.0']
+    told = (await here.get("/metrics")).raw.decode().splitlines()
+    counted = [line for line in told if line.startswith("forebay_refused_total")]
+    assert counted == ['forebay_refused_total{lane="low",key_class="",code="queue_timeout"} 1.0']
     await let_end(here, tasks)
 
 
 async def test_the_gauges_of_a_lane_that_was_taken_away_are_gone(here):
     tasks = await occupied(here, queued=2)
-    assert b'forebay_queued{lane="interactive"} 2.0' in (await here.get("/metrics")).raw
+    assert b'forebay_queued{lane="interactive",key_class=""} 2.0' in (await here.get("/metrics")).raw
     here.lanes = [{"name": "low", "reserved_slots": 0}]
     await ordered(here)
     told = (await here.get("/metrics")).raw
-    assert b'forebay_queued{lane="low"} 2.0' in told
-    assert b'forebay_queued{lane="interactive"}' not in told
+    assert b'forebay_queued{lane="low",key_class=""} 2.0' in told
+    assert b'forebay_queued{lane="interactive"' not in told
     await let_end(here, tasks)
 
 
@@ -170,8 +171,10 @@ async def test_settings_that_wait_for_a_restart_are_named(here):
     assert (await ordered(here)).body["needs_restart"] == ["proxy"]
 
 
-async def test_the_operators_door_is_not_reached_from_outside_and_takes_only_orders(here):
-    assert (await here.post("/admin/reload", {})).status == 404
+async def test_nobody_orders_a_reload_from_outside_without_an_admin_key_and_the_door_takes_only_orders(here):
+    before = here.proxy.policy.now
+    assert (await here.post("/admin/reload", {})).status == 403
+    assert here.proxy.policy.now is before
     assert (await ordered(here, "/nosuch")).status == 404
     assert (await ordered(here, method="GET")).status == 405
 

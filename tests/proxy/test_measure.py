@@ -1,6 +1,7 @@
 """Measuring: ids, caps, and refusals that say both numbers."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -210,6 +211,12 @@ async def test_a_whole_body_of_too_many_logprobs_names_the_field_that_asks(folde
     with pytest.raises(InvalidRequest) as refusal:
         await measure_whole(folder, parsed(prompt, max_tokens=60_000, top_logprobs=tops))
     assert refusal.value.param == param
+
+
+async def test_an_answer_that_goes_on_behind_the_models_end_has_a_fingerprint_of_its_own(measurer):
+    plain = parsed(TextPrompt("abc"), max_tokens=4)
+    first, second = [await measure(measurer, replace(plain, ignores_eos=each)) for each in (False, True)]
+    assert first.fingerprints != second.fingerprints
 
 
 async def test_two_ways_to_draw_have_two_fingerprints(measurer):

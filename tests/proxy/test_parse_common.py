@@ -40,15 +40,15 @@ def test_what_is_left_out_has_the_documented_defaults(parse):
     assert parsed.model == "m"
     assert parsed.sampling == Sampling(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, seed=7)
     assert (parsed.choices, parsed.max_tokens, parsed.stops) == (1, None, ())
-    assert (parsed.stream, parsed.include_usage) == (False, False)
+    assert (parsed.stream, parsed.include_usage, parsed.continuous_usage) == (False, False, False)
+    assert not parsed.ignores_eos
 
 
 def test_null_means_left_out(parse):
     fields = ["max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "n", "stream"]
     penalties = ["repetition_penalty", "presence_penalty", "frequency_penalty"]
-    nulls = dict.fromkeys(
-        [*fields, *penalties, "stream_options", "logit_bias", "logprobs", "best_of", "user"]
-    )
+    others = ["stream_options", "logit_bias", "logprobs", "best_of", "user", "ignore_eos", "min_tokens"]
+    nulls = dict.fromkeys([*fields, *penalties, *others])
     assert parse(**nulls) == parse()
 
 
@@ -104,6 +104,11 @@ def test_what_is_given_is_read(parse):
         ("stop", "x" * (STOP_CHARS_MAX + 1)),
         ("stream", "true"),
         ("stream", 1),
+        ("ignore_eos", 1),
+        ("ignore_eos", "true"),
+        ("min_tokens", -1),
+        ("min_tokens", True),
+        ("min_tokens", CONTEXT_TOKENS_MAX + 1),
         ("model", ""),
         ("model", 5),
         ("model", None),
@@ -190,6 +195,38 @@ def test_usage_is_wished_only_when_said_so(parse, options, wished):
     assert parse(stream=True, stream_options=options).include_usage is wished
 
 
+@pytest.mark.parametrize("usage", [True, False, None])
+@pytest.mark.parametrize("continuous", [True, False, None])
+def test_a_usage_in_each_chunk_is_wished_only_where_one_is(parse, usage, continuous):
+    options = {"include_usage": usage, "continuous_usage_stats": continuous}
+    assert parse(stream=True, stream_options=options).continuous_usage is bool(usage and continuous)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"max_tokens": 9}, "is only supported with 'ignore_eos', and without 'stop'."),
+        (
+            {"max_tokens": 9, "ignore_eos": True, "stop": "a"},
+            "is only supported with 'ignore_eos', and without 'stop'.",
+        ),
+        ({"max_tokens": 4, "ignore_eos": True}, "needs a 'max_tokens' that is no less."),
+        ({"ignore_eos": True}, "needs a 'max_tokens' that is no less."),
+    ],
+    ids=str,
+)
+def test_a_least_number_of_tokens_is_refused_where_it_might_not_be_met(parse, fields, said):
+    with pytest.raises(InvalidRequest) as refusal:
+        parse(min_tokens=5, **fields)
+    assert (refusal.value.param, refusal.value.message) == ("min_tokens", f"'min_tokens' {said}")
+
+
+def test_a_least_number_of_tokens_that_is_met_anyway_changes_nothing(parse):
+    whole = parse(max_tokens=5, ignore_eos=True)
+    assert whole.ignores_eos
+    assert parse(max_tokens=5, ignore_eos=True, min_tokens=5, stop=[]) == whole
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -198,6 +235,10 @@ def test_usage_is_wished_only_when_said_so(parse, options, wished):
         ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
         ({"stream": True, "stream_options": {"obfuscation": True}}, "stream_options.obfuscation"),
         ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
+        (
+            {"stream": True, "stream_options": {"continuous_usage_stats": 1}},
+            "stream_options.continuous_usage_stats",
+        ),
         ({"stream": True, "stream_options": "include_usage"}, "stream_options"),
     ],
 )
@@ -233,6 +274,8 @@ def test_what_would_change_the_answer_and_is_not_honoured_is_refused(parse, fiel
         ("repetition_penalty", 1.0),
         ("logit_bias", {}),
         ("best_of", 1),
+        ("ignore_eos", False),
+        ("min_tokens", 0),
         *[(field, "anything") for field in sorted(HARMLESS)],
     ],
 )
@@ -272,10 +315,11 @@ def test_a_cache_key_that_is_no_text_or_too_long_is_refused_by_its_name(parse, k
 SAMPLING = ["n", "seed", "stop", "top_k", "temperature", "max_tokens", "max_completion_tokens", "logit_bias"]
 NEWER = ["repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "5", "05"]
 CHATS = ["tools", "tool_choice", "tool_calls", "function", "functions", "function_call", "name", "arguments"]
+ENDS = ["ignore_eos", "min_tokens", "include_usage", "continuous_usage_stats"]
 FORMS = ["response_format", "json_schema", "schema", "guided_json", "structured_outputs", "json", "choice"]
 THOUGHTS = ["reasoning", "reasoning_effort", "effort", "enable_thinking", "chat_template_kwargs", "echo"]
 SHAPE = ["model", "prompt", "messages", "role", "content", "type", "text", "stream", "stream_options", "x"]
-FIELDS = st.sampled_from([*SAMPLING, *NEWER, *CHATS, *FORMS, *THOUGHTS, *SHAPE])
+FIELDS = st.sampled_from([*SAMPLING, *NEWER, *CHATS, *FORMS, *THOUGHTS, *ENDS, *SHAPE])
 LEAVES = st.sampled_from(
     [None, True, False, 0, 1, -1, 1.5, 2**70, 10**400, 1e308, "", "user", "text", "tool", "function", "none"]
 )

@@ -116,12 +116,12 @@ def test_one_that_is_quarantined_again_lasts_from_then_on(machine, quarantine):
 
 def test_one_is_cleared_by_its_fingerprint_or_all_are(quarantine):
     add(quarantine, "a", "b", "c")
-    assert quarantine.clear("b") == 1
+    assert quarantine.clear(["b", "no such"]) == {"b"}
     assert names(quarantine) == ["a", "c"]
-    assert quarantine.clear("b") == 0
-    assert quarantine.clear(None) == 2
+    assert quarantine.clear(["b"]) == set()
+    assert len(quarantine.clear(None)) == 2
     assert names(quarantine) == []
-    assert quarantine.clear(None) == 0
+    assert quarantine.clear(None) == set()
     assert not refused(quarantine, "a", "b", "c")
 
 
@@ -183,7 +183,7 @@ def test_what_ended_while_nothing_ran_is_not_taken_up(machine, quarantine):
 
 def test_what_was_cleared_stays_so_over_a_restart(machine, quarantine):
     add(quarantine, "a", "b")
-    quarantine.clear("a")
+    quarantine.clear(["a"])
     assert names(machine.restart(quarantine)) == ["b"]
 
 
@@ -261,3 +261,26 @@ def test_a_folder_that_is_gone_is_said_and_survived(machine, quarantine):
         quarantine.close()
     assert [each["log_level"] for each in said] == ["error"]
     assert refused(quarantine, "a")
+
+
+def test_the_newest_are_the_end_of_all_that_there_is(quarantine):
+    add(quarantine, "a", "b", "c")
+    assert [each.fingerprint for each in quarantine.newest(2)] == ["b", "c"]
+    assert quarantine.newest(100) == quarantine.entries()
+    assert quarantine.newest(0) == []
+
+
+def test_entries_end_one_by_one_in_their_own_time(machine, quarantine):
+    left = []
+    for name in "abc":
+        add(quarantine, name)
+        machine.wait(10.0)
+    machine.wait(LASTS_S - 30.0)
+    for _ in range(4):
+        left.append(names(quarantine))
+        assert len(quarantine) == len(left[-1])
+        machine.wait(10.0)
+    assert left == [["b", "c"], ["c"], [], []]
+    add(quarantine, "d")
+    machine.wait(LASTS_S)
+    assert len(quarantine) == 0

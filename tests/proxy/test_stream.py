@@ -1,6 +1,8 @@
 """From events to text in turns: a backlog is taken a part at a time, in order, and others run in between."""
 
 import asyncio
+import json
+from dataclasses import replace
 from itertools import chain, pairwise
 
 import pytest
@@ -124,3 +126,15 @@ async def test_a_whole_body_is_gathered_in_turns_and_counts_until_it_is_made(adm
     assert held[:2] != held[-2:]
     assert whole.held_bytes == 0
     assert passes.count >= len(TOKENS) / EVENTS_PER_TURN_MAX
+
+
+async def test_each_chunk_of_a_backlog_says_the_tokens_up_to_its_own(admitted, tmp_path, passes):
+    asked = replace(admitted.measured.parsed, stream=True, include_usage=True, continuous_usage=True)
+    admitted.measured = replace(admitted.measured, parsed=asked)
+    reply = Reply(admitted, TextModel.load(write_folder(tmp_path, TOKENIZER, chat_template=CHATML)))
+    written = Written(passes)
+    await EventStream(reply, HEAD, admitted, float).record(written)
+    *events, done, rest = b"".join(written.parts).split(b"\n\n")
+    assert (done, rest) == (b"data: [DONE]", b"")
+    counts = [json.loads(event.removeprefix(b"data: "))["usage"]["completion_tokens"] for event in events]
+    assert counts == [*range(1, len(TOKENS) + 1), len(TOKENS), len(TOKENS)]

@@ -1,6 +1,7 @@
 """Lanes: what those of built-in names have, and which can stand side by side."""
 
 import pytest
+from pydantic import ValidationError
 
 from shared.lane_settings import BATCH, INTERACTIVE, AdmissionSettings, LaneProblem, LaneSettings, check_lanes
 from shared.limits import LANES_MAX
@@ -68,3 +69,9 @@ def test_a_name_or_a_tier_belongs_to_one_lane():
         check_lanes(lanes(2, tiers=("x",)))
     with pytest.raises(LaneProblem, match="service tier 'x'"):
         check_lanes(lanes(1, tiers=("x", "x")))
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e9])
+def test_a_target_is_a_number_that_json_can_tell(seconds):
+    with pytest.raises(ValidationError):
+        LaneSettings(name="odd", target_wait_s=seconds)
