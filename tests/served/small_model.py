@@ -1,6 +1,6 @@
 """A model that is there at once: random weights and a letter a token, for tests of all that is not its words.
 
-It never ends an answer by itself.
+Its answers may end by chance: ask with ignore_eos for one that mustn't.
 """
 
 import json

@@ -27,7 +27,11 @@ LANES = [
     {"name": "batch", **PATIENT},
 ]
 # So long that none ends while a test looks at what waits behind it; those who asked leave.
-ENDLESS = chat("Tell me a long story about a lighthouse.", max_tokens=small_model.CONTEXT_TOKENS // 2)
+ENDLESS = chat(
+    "Tell me a long story about a lighthouse.",
+    max_tokens=small_model.CONTEXT_TOKENS // 2,
+    ignore_eos=True,
+)
 SHORT = chat("Tell me a story.", max_tokens=6, temperature=0)
 
 
@@ -55,7 +59,7 @@ async def until(holds):
 
 def flex(place):
     return {
-        **chat(f"Story {place}, please.", max_tokens=LONG_TOKENS, temperature=0),
+        **chat(f"Story {place}, please.", max_tokens=LONG_TOKENS, temperature=0, ignore_eos=True),
         "service_tier": "flex",
     }
 
