@@ -28,6 +28,7 @@ def show(console: Console, settings: Settings, folder: ModelFolder, logs: Sequen
     """Print it: a panel on a terminal, plain lines elsewhere. Lines to copy stand outside the panel."""
     facts = {
         "address": f"{base_address(settings)}/v1",
+        "status": f"{base_address(settings)}/",
         "model": folder.name,
         "logs": "\n".join(_short(log) for log in logs),
     }

@@ -132,6 +132,7 @@ async def _stream(session: aiohttp.ClientSession, model: str, tokens: int, numbe
         "messages": [{"role": "user", "content": f"Count to {100 + number}, and on."}],
         "max_tokens": tokens * (_STREAMS + number) // (2 * _STREAMS),
         "temperature": 0,
+        "ignore_eos": True,
         "stream": True,
     }
     while True:
