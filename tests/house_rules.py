@@ -1,6 +1,7 @@
 """The house rules that can be measured: each takes a path and a text, and returns what is wrong."""
 
 import ast
+import functools
 import io
 import re
 import tokenize
@@ -57,15 +58,21 @@ def text_files() -> list[str]:
     return sorted(str(file.relative_to(ROOT)) for file in (*top, *inner))
 
 
+@functools.lru_cache(maxsize=1)
+def _nodes(text: str) -> tuple[ast.AST, ...]:
+    """Return the tree and all that is in it: parsed once for all rules, who are asked file by file."""
+    return tuple(ast.walk(ast.parse(text)))
+
+
 def _functions(text: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(text)):
+    for node in _nodes(text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
 def _imported(text: str) -> Iterator[tuple[int, str]]:
     """Yield (line, module) of every import, wherever it stands."""
-    for node in ast.walk(ast.parse(text)):
+    for node in _nodes(text):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -85,14 +92,16 @@ def short_functions(_path: str, text: str) -> list[str]:
 
 
 def said_purpose(_path: str, text: str) -> list[str]:
-    tree = ast.parse(text)
+    tree = _nodes(text)[0]
+    assert isinstance(tree, ast.Module)
     return ["no docstring on the first line"] if tree.body and not ast.get_docstring(tree) else []
 
 
 def absolute_imports(_path: str, text: str) -> list[str]:
-    nodes = ast.walk(ast.parse(text))
     return [
-        f"line {node.lineno}: relative" for node in nodes if isinstance(node, ast.ImportFrom) and node.level
+        f"line {node.lineno}: relative"
+        for node in _nodes(text)
+        if isinstance(node, ast.ImportFrom) and node.level
     ]
 
 
@@ -100,9 +109,10 @@ def environment_in_one_place(path: str, text: str) -> list[str]:
     """Only the settings read the environment; a test may look at what it set there."""
     if path == "shared/config.py" or path.startswith("tests/"):
         return []
-    nodes = ast.walk(ast.parse(text))
     lines = [
-        node.lineno for node in nodes if isinstance(node, ast.stmt | ast.expr) and _takes_environment(node)
+        node.lineno
+        for node in _nodes(text)
+        if isinstance(node, ast.stmt | ast.expr) and _takes_environment(node)
     ]
     return [f"line {line}: the environment" for line in lines]
 
@@ -130,7 +140,7 @@ def broad_excepts_at_boundaries(path: str, text: str) -> list[str]:
     """Elsewhere a broad except may only translate: it ends in a raise, and so hides nothing."""
     if path in BOUNDARIES:
         return []
-    handlers = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ExceptHandler))
+    handlers = (node for node in _nodes(text) if isinstance(node, ast.ExceptHandler))
     return [
         f"line {handler.lineno}: broad except"
         for handler in handlers
@@ -146,6 +156,8 @@ def _is_broad(kind: ast.expr | None) -> bool:
 
 def reasons_beside_exceptions(_path: str, text: str) -> list[str]:
     """A silenced checker says why on its own line."""
+    if "noqa" not in text and "ignore" not in text:
+        return []
     problems = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -156,11 +168,11 @@ def reasons_beside_exceptions(_path: str, text: str) -> list[str]:
 
 
 def reasons_for_skips(_path: str, text: str) -> list[str]:
-    tree = ast.parse(text)
-    excused = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and _gives_reason(node)}
+    nodes = _nodes(text)
+    excused = {id(node.func) for node in nodes if isinstance(node, ast.Call) and _gives_reason(node)}
     return [
         f"line {node.lineno}: {node.attr} without a reason"
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Attribute)
         and node.attr in ("skip", "skipif", "xfail", "skipTest")
         and id(node) not in excused

@@ -1,5 +1,7 @@
 """The house rules hold in every file, and each rule can fail."""
 
+import functools
+
 import pytest
 
 from tests.house_rules import (
@@ -100,20 +102,25 @@ def test_every_rule_has_a_sample_that_breaks_it() -> None:
     assert {rule for rule, _, _ in BAD} == {*PYTHON_RULES, *TEXT_RULES}
 
 
-def broken(rule: Rule, paths: list[str]) -> list[str]:
-    return [
-        f"{path}: {problem}" for path in paths for problem in rule(path, (ROOT / path).read_text("utf-8"))
-    ]
+@functools.cache
+def broken(rules: tuple[Rule, ...], paths: tuple[str, ...]) -> dict[Rule, list[str]]:
+    """Return what is wrong by each rule: every file is read and parsed once for all of them."""
+    found: dict[Rule, list[str]] = {rule: [] for rule in rules}
+    for path in paths:
+        text = (ROOT / path).read_text("utf-8")
+        for rule in rules:
+            found[rule] += (f"{path}: {problem}" for problem in rule(path, text))
+    return found
 
 
 @pytest.mark.parametrize("rule", PYTHON_RULES, ids=title)
 def test_every_python_file_keeps_the_rule(rule: Rule) -> None:
-    assert broken(rule, python_files()) == []
+    assert broken(PYTHON_RULES, tuple(python_files()))[rule] == []
 
 
 @pytest.mark.parametrize("rule", TEXT_RULES, ids=title)
 def test_every_file_keeps_the_rule(rule: Rule) -> None:
-    assert broken(rule, text_files()) == []
+    assert broken(TEXT_RULES, tuple(text_files()))[rule] == []
 
 
 def test_the_files_are_found() -> None:

@@ -13,7 +13,7 @@ def simulate(seed):
 
 
 @given(st.integers(0, 1 << 32))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_whatever_the_wire_and_the_worker_do_every_answer_is_whole_or_ends_with_an_error(seed):
     simulate(seed)
 

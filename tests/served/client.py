@@ -1,4 +1,4 @@
-"""A plain client: many streams at once, each read event by event; and some streams to disturb."""
+"""A plain client: many streams at once, each read event by event."""
 
 import asyncio
 import json
@@ -7,13 +7,6 @@ from dataclasses import dataclass, field
 import aiohttp
 
 MODEL = "SmolLM2-135M-Instruct"
-
-
-# Of the streams below.
-TOKENS = 16
-_SUBJECTS = ("the sea", "a mountain", "bread")
-_GREEDY = {"temperature": 0.0}
-_SEEDED = {"temperature": 0.8, "seed": 11}
 
 
 @dataclass
@@ -30,18 +23,6 @@ class Streamed:
 
 def chat(prompt: str, **fields) -> dict:
     return {"model": MODEL, "messages": [{"role": "user", "content": prompt}], **fields}
-
-
-# Greedy, seeded and constrained answers. No more than there are rows: what waits for one may have waited too
-# long by the time a new worker is there.
-BODIES = [
-    chat(f"Tell me a long story about {subject}.", max_tokens=TOKENS, **sampling)
-    for sampling in (_GREEDY, _SEEDED)
-    for subject in _SUBJECTS
-] + [
-    chat(f"Write about {subject}.", max_tokens=TOKENS, guided_regex="([a-z]{2,9} ){40}", **_SEEDED)
-    for subject in _SUBJECTS[:2]
-]
 
 
 async def stream(session: aiohttp.ClientSession, url: str, body: dict, on_chunk=None) -> Streamed:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.served import small_model
-from tests.served.client import BODIES, together
+from tests.served.client import together
+from tests.served.disturbed import BODIES
 from tests.served.gateway import running
 
 
@@ -24,27 +25,40 @@ def gateway(tmp_path_factory, demo_folder):
 
 
 @pytest.fixture(scope="session")
-def undisturbed(gateway) -> list[str]:
-    """What the streams that others disturb say of a gateway that nobody harms."""
-    return [said.text for said in asyncio.run(together(gateway.url, BODIES))]
+def small_folder(tmp_path_factory) -> Path:
+    """A model that loads in no time, for gateways of which no test asks for sense in what it says."""
+    return small_model.write(tmp_path_factory.mktemp("models")).path
 
 
 @pytest.fixture(scope="session")
-def mortal(tmp_path_factory, demo_folder):
+def small_gateway(tmp_path_factory, small_folder):
+    """Another one for all that leave it as it was: its model says much in no time."""
+    with running(tmp_path_factory.mktemp("small"), small_folder) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="session")
+def mortal(tmp_path_factory, small_folder):
     """A gateway for all that kill something of it, replace it, and at last stop it.
 
     Its back-off grows with each death until a new supervisor begins, so the tests' order saves waiting. When
     it is stopped, a slow machine may finish what runs.
     """
-    settings = {"FOREBAY_WORKER__RESTARTS_MAX": "100", "FOREBAY_PROXY__DRAIN_S": "250"}
-    with running(tmp_path_factory.mktemp("mortal"), demo_folder.path, **settings) as gateway:
+    settings = {
+        "FOREBAY_WORKER__RESTARTS_MAX": "100",
+        "FOREBAY_WORKER__HANG_FLOOR_S": "3",
+        "FOREBAY_PROXY__DRAIN_S": "250",
+    }
+    with running(tmp_path_factory.mktemp("mortal"), small_folder, **settings) as gateway:
         yield gateway
 
 
 @pytest.fixture(scope="session")
-def small_folder(tmp_path_factory) -> Path:
-    """A model that loads in no time, for gateways of which no test asks what its answers say."""
-    return small_model.write(tmp_path_factory.mktemp("models")).path
+def undisturbed(mortal) -> list[str]:
+    """What the streams say before anybody has harmed their gateway."""
+    texts = [said.text for said in asyncio.run(together(mortal.url, BODIES))]
+    assert len(set(texts)) == len(BODIES), "else nobody would see streams that took each other's places"
+    return texts
 
 
 @pytest.fixture

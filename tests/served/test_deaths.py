@@ -1,14 +1,17 @@
-"""A worker's death is not the client's problem: with real processes and the demo model."""
+"""A worker's death is not the client's problem: with real processes and the small model."""
 
 import asyncio
 import signal
 
 import pytest
 
-from tests.served.client import BODIES, TOKENS, chat, together
+from tests.served.client import together
+from tests.served.disturbed import BODIES, chat, once_under_way
 from tests.served.gateway import wait_until
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
+
+ENDLESS_TOKENS = 20_000
 
 
 async def watch_health(gateway, statuses: set, over: asyncio.Event) -> None:
@@ -20,20 +23,13 @@ async def watch_health(gateway, statuses: set, over: asyncio.Event) -> None:
 
 
 async def with_a_death(gateway, number: signal.Signals) -> tuple[list, set]:
-    """Run all streams; once each has some tokens, send the worker a signal."""
+    """Run all streams; once they are under way, send the worker a signal."""
     statuses: set = set()
     over = asyncio.Event()
-    chunks = 0
-
-    def count(_number: int) -> None:
-        nonlocal chunks
-        chunks += 1
-        if chunks == len(BODIES) * TOKENS // 3:
-            gateway.kill_worker(number)
-
+    kill = once_under_way(lambda: gateway.kill_worker(number))
     watching = asyncio.create_task(watch_health(gateway, statuses, over))
     try:
-        said = await together(gateway.url, BODIES, count)
+        said = await together(gateway.url, BODIES, kill)
     finally:
         over.set()
         await watching
@@ -46,7 +42,7 @@ def test_all_streams_go_on_after_the_worker_dies_as_if_nothing_had_happened(mort
 
     Whatever the signal, somebody sent it: that is seen, and blames no answer.
     """
-    before = mortal.ready_body()["worker"]["deaths"]
+    before = mortal.ready_body()
     said, statuses = asyncio.run(with_a_death(mortal, number))
     assert [each.text for each in said] == undisturbed
     assert all(each.done and each.error is None for each in said)
@@ -54,7 +50,8 @@ def test_all_streams_go_on_after_the_worker_dies_as_if_nothing_had_happened(mort
     assert {status for path, status in statuses if path == "/health/ready"} == {200, 503}
     wait_until(lambda: mortal.ready_body()["live"] == 0, "no answer is live")
     ready = mortal.ready_body()
-    assert ready["worker"]["deaths"] == before + 1
+    assert ready["worker"]["deaths"] == before["worker"]["deaths"] + 1
+    assert ready["resumed"] > before["resumed"]
     assert ready["worker"]["last_death"] == "killed"
     assert (ready["suspects"], ready["quarantined"], ready["worker"]["rung"]) == (0, 0, 0)
     assert ready["reserved_bytes"] == 0
@@ -62,16 +59,12 @@ def test_all_streams_go_on_after_the_worker_dies_as_if_nothing_had_happened(mort
 
 def test_the_supervisor_dies_and_the_stream_still_goes_on(mortal, undisturbed):
     """`forebay up` starts a new supervisor; the old one's worker ends with it."""
-    chunks = 0
 
-    def count(_number: int) -> None:
-        nonlocal chunks
-        chunks += 1
-        if chunks == len(BODIES) * TOKENS // 3:
-            (supervisor,) = mortal.processes("ops.cli worker")
-            supervisor.kill()
+    def kill() -> None:
+        (supervisor,) = mortal.processes("ops.cli worker")
+        supervisor.kill()
 
-    said = asyncio.run(together(mortal.url, BODIES, count))
+    said = asyncio.run(together(mortal.url, BODIES, once_under_way(kill)))
     assert [each.text for each in said] == undisturbed
 
 
@@ -80,14 +73,19 @@ def test_the_answer_after_three_deaths_is_an_error_and_never_looks_complete(mort
 
     Each dies of another signal, which somebody sent: that blames no answer.
     """
-    numbers = {3: signal.SIGABRT, 6: signal.SIGSEGV, 9: signal.SIGKILL}
-    before = mortal.ready_body()["worker"]["deaths"]
-    body = chat("Tell me a long story about the sea.", max_tokens=400, temperature=0)
+    numbers = (signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL)
+    before = mortal.ready_body()
+    body = chat("Tell me a long story about the sea.", max_tokens=ENDLESS_TOKENS, temperature=0)
     deaths = []
 
-    def kill_again(number: int) -> None:
-        if number in numbers:
-            deaths.append(mortal.kill_worker(numbers[number]))
+    def kill_again(_number: int) -> None:
+        """Kill each worker while it runs the answer; a chunk may be of the one before."""
+        if len(deaths) == len(numbers):
+            return
+        now = mortal.ready_body()
+        is_resumed = now["resumed"] == before["resumed"] + len(deaths)
+        if is_resumed and now["lanes"]["interactive"]["running"] == 1:
+            deaths.append(mortal.kill_worker(numbers[len(deaths)]))
 
     (said,) = asyncio.run(together(mortal.url, [body], kill_again))
     assert len(set(deaths)) == len(deaths) == 3
@@ -99,6 +97,6 @@ def test_the_answer_after_three_deaths_is_an_error_and_never_looks_complete(mort
     (after,) = asyncio.run(together(mortal.url, [chat("Say hello.", max_tokens=5)]))
     assert after.done
     ready = mortal.ready_body()
-    assert ready["worker"]["deaths"] == before + 3
+    assert ready["worker"]["deaths"] == before["worker"]["deaths"] + 3
     assert ready["worker"]["last_death"] == "killed"
     assert (ready["suspects"], ready["quarantined"], ready["worker"]["rung"]) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""What an operator does on purpose costs nobody anything: with real processes and the demo model."""
+"""What an operator does on purpose costs nobody anything: with real processes and the small model."""
 
 import asyncio
 import subprocess
@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.served.client import BODIES, TOKENS, together
+from tests.served.client import together
+from tests.served.disturbed import BODIES, once_under_way
 from tests.served.gateway import wait_until
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
@@ -23,16 +24,14 @@ def ordered(gateway, *words: str) -> str:
 
 
 async def with_an_order(gateway, *words: str) -> tuple[list, str]:
-    """Run all streams; once each has some tokens, give an order. Return the streams, and what was said."""
-    chunks, order = 0, None
+    """Run all streams; once they are under way, give an order. Return the streams, and what was said."""
+    order = None
 
-    def count(_number: int) -> None:
-        nonlocal chunks, order
-        chunks += 1
-        if chunks == len(BODIES) * TOKENS // 3:
-            order = asyncio.create_task(asyncio.to_thread(ordered, gateway, *words))
+    def give() -> None:
+        nonlocal order
+        order = asyncio.create_task(asyncio.to_thread(ordered, gateway, *words))
 
-    said = await together(gateway.url, BODIES, count)
+    said = await together(gateway.url, BODIES, once_under_way(give))
     assert order is not None
     return said, await order
 

@@ -23,10 +23,10 @@ from tests.served.gateway import Gateway, running, wait_until
 pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
 
 ON_DISK = {"FOREBAY_WORKER__PREFIX_DISK_GB": "1"}
-TOKENS = 24
-MILL_BLOCKS = 4  # whole ones of its prompt
-MILL = chat("Tell me the story of the mill at the river. " * 24, max_tokens=TOKENS, temperature=0)
-LIGHTHOUSE = chat("Who keeps the lighthouse on the cliff, and since when? " * 14, max_tokens=4, temperature=0)
+TOKENS = 12
+MILL_BLOCKS = 2  # whole ones of its prompt
+MILL = chat("Tell me the story of the mill at the river. " * 12, max_tokens=TOKENS, temperature=0)
+LIGHTHOUSE = chat("Who keeps the lighthouse on the cliff, and since when? " * 10, max_tokens=4, temperature=0)
 HARBOUR = chat("Which ships lie in the harbour of the old town? " * 10, max_tokens=2, temperature=0)
 WITH_USAGE = {"stream_options": {"include_usage": True}}
 

@@ -23,11 +23,9 @@ def blocks() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory, demo_folder):
+def desk(tmp_path_factory, small_folder):
     """A home directory as an operator has it, with a gateway on the port that `forebay` means."""
     home = tmp_path_factory.mktemp("operator")
-    (home / ".forebay" / "models").mkdir(parents=True)
-    (home / ".forebay" / "models" / demo_folder.path.name).symlink_to(demo_folder.path)
     port = free_port()
     found = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
     tools = Path(sys.executable).parent
@@ -35,6 +33,7 @@ def desk(tmp_path_factory, demo_folder):
         **found,
         "HOME": str(home),
         "FOREBAY_PORT": str(port),
+        "FOREBAY_MODEL": str(small_folder),
         "PATH": f"{tools}:{os.environ['PATH']}",
     }
     with (home / "up.log").open("wb") as log:
@@ -92,7 +91,6 @@ def test_every_command_in_the_runbooks_blocks_does_what_it_is_there_for(desk):
         "forebay drain",
         "forebay drain --off",
         "forebay keys list",
-        "forebay reload",
         "forebay journal --stderr",
     ],
 )

@@ -21,14 +21,14 @@ def client(gateway):
 
 def completed(client, prompt=LOOP, **fields):
     """Return the only choice of a greedy completion."""
-    fields = {"temperature": 0, "max_tokens": 16, **fields}
+    fields = {"temperature": 0, "max_tokens": 8, **fields}
     return client.completions.create(model=MODEL, prompt=prompt, **fields).choices[0]
 
 
 @pytest.fixture(scope="module")
 def plain(client):
     """What the model goes on with by itself: the loop."""
-    return completed(client, max_tokens=24, logprobs=0)
+    return completed(client, max_tokens=14, logprobs=0)
 
 
 def spelt(content):
@@ -49,13 +49,13 @@ def spelt(content):
     ids=["frequency", "both", "repetition"],
 )
 def test_a_penalty_keeps_a_loop_from_going_on(client, plain, penalty):
-    other = completed(client, max_tokens=24, logprobs=0, **penalty)
+    other = completed(client, max_tokens=14, logprobs=0, **penalty)
     assert len(set(other.logprobs.tokens)) > len(set(plain.logprobs.tokens))
 
 
 def test_penalties_that_are_neutral_change_nothing(client, plain):
     neutral = {"presence_penalty": 0, "frequency_penalty": 0, "extra_body": {"repetition_penalty": 1}}
-    assert completed(client, max_tokens=24, **neutral).text == plain.text
+    assert completed(client, max_tokens=14, **neutral).text == plain.text
 
 
 # --- biases -------------------------------------------------------------------------------------------------
@@ -66,11 +66,11 @@ OTHER = 3575  # " capital"
 
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_bias_of_a_hundred_forces_a_token_and_one_of_minus_a_hundred_bans_it(client, temperature):
-    forced = completed(client, max_tokens=8, temperature=temperature, logit_bias={str(WORD): 100}, logprobs=0)
+    forced = completed(client, max_tokens=5, temperature=temperature, logit_bias={str(WORD): 100}, logprobs=0)
     (word,) = set(forced.logprobs.tokens)
-    assert forced.text == word * 8
+    assert forced.text == word * 5
     both = {str(WORD): -100, str(OTHER): 100}
-    banned = completed(client, max_tokens=8, temperature=temperature, logit_bias=both, logprobs=0)
+    banned = completed(client, max_tokens=5, temperature=temperature, logit_bias=both, logprobs=0)
     assert word not in banned.logprobs.tokens
     assert len(set(banned.logprobs.tokens)) == 1
 
@@ -102,7 +102,7 @@ def test_they_are_the_models_own_whatever_the_bias_and_the_temperature(client):
 
 @pytest.mark.parametrize("stop", [None, " is"])
 def test_streamed_and_whole_say_the_same(client, stop):
-    fields = {"model": MODEL, "messages": HELLO, "temperature": 0, "max_tokens": 16, "stop": stop}
+    fields = {"model": MODEL, "messages": HELLO, "temperature": 0, "max_tokens": 12, "stop": stop}
     whole = client.chat.completions.create(**fields, logprobs=True, top_logprobs=2)
     chunks = client.chat.completions.create(**fields, logprobs=True, top_logprobs=2, stream=True)
     streamed = [

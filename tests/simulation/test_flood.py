@@ -10,7 +10,7 @@ from tests.simulation.scenarios import flooded
 from tests.simulation.table import Outcome, measure
 
 SEED: Final = 1
-SECONDS: Final = 1200.0
+SECONDS: Final = 600.0
 
 
 @cache
@@ -21,7 +21,7 @@ def outcome(name: str) -> Outcome:
 
 def test_people_hardly_notice_a_flood_of_batch_work():
     with_flood, alone = outcome("parking"), outcome("unloaded")
-    assert with_flood.answers == alone.answers > 80
+    assert with_flood.answers == alone.answers > 30
     assert with_flood.refused == 0
     assert with_flood.ttft_p95_s <= 1.2 * alone.ttft_p95_s
     assert with_flood.itl_p99_s <= alone.itl_p99_s + 0.15
@@ -44,7 +44,7 @@ def test_each_mechanism_is_needed():
 @pytest.mark.parametrize("seed", [2])
 def test_a_flood_over_deaths_of_the_worker_loses_nothing(seed):
     """The checkers assert it: tokens, bytes, bounds and ends, over deaths and clients that leave."""
-    world = flooded(seed, 600.0, deaths_mean_s=40.0)
+    world = flooded(seed, 400.0, deaths_mean_s=30.0)
     assert world.deaths > 3
     interrupted = [request for request in world.checkers.requests if request.interruptions]
     assert sum(request.completed for request in interrupted) > 20

@@ -1,4 +1,4 @@
-"""A browser for each module, and for each test a gateway on stage and its page."""
+"""A browser for all of them, and for each test a gateway on stage and its page."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.status_page.browser import Page, available, browser
 from tests.status_page.stage import Stage
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def driver():
     available()
     with browser() as running:

@@ -2,20 +2,19 @@
 
 import pytest
 
-from tests.status_page.browser import Page, available, browser
+from tests.status_page.browser import Page
 from tests.status_page.stage import Stage
 
 GIB = 1 << 30
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
+def page(tmp_path_factory, driver):
     """Return one page for all of them: none of them changes it."""
-    available()
     stage = Stage(tmp_path_factory.mktemp("stage"))
     try:
-        with browser() as driver:
-            yield Page(driver).open(stage.open().url)
+        yield Page(driver).open(stage.open().url)
+        driver.get("about:blank")
     finally:
         stage.close()
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from shared.messages import Hello
 from shared.model_folder import ModelFolder
-from tests.worker.life_of_a_process import ENDLESS, Life
+from tests.worker.life_of_a_process import CONTEXT, Life
 from tests.worker.short_round import SHORT_ROUND
 from tests.worker.tiny_families import EVERY_FAMILY
 from tests.worker.tiny_models import save
@@ -36,7 +37,7 @@ def all_families(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> ModelFolder:
-    return save(tmp_path / "model", "llama", max_position_embeddings=2 * ENDLESS)
+    return save(tmp_path / "model", "llama", max_position_embeddings=CONTEXT)
 
 
 @pytest.fixture
@@ -46,6 +47,24 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Life]]:
         return Life(tmp_path, folder, (sys.executable, *command), **settings)
 
     return start
+
+
+@pytest.fixture(scope="module")
+def lasting_folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
+    return save(tmp_path_factory.mktemp("lasting") / "model", "llama", max_position_embeddings=CONTEXT)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lasting(lasting_folder: ModelFolder) -> AsyncIterator[Life]:
+    """As `life`, for all tests of a module that leave it alive; each gives its sequences other names.
+
+    They run in the module's loop: `@pytest.mark.asyncio(loop_scope="module")`.
+    """
+    command = (sys.executable, "-m", "worker.process_start")
+    async with Life(lasting_folder.path.parent, lasting_folder.path, command) as life:
+        await life.hears(Hello)
+        life.is_pinged()
+        yield life
 
 
 @pytest.fixture

@@ -1,28 +1,49 @@
-"""Stands in for worker.process: no MLX, and it dies as it is told.
+"""Stands in for worker.process: no MLX, none of what takes long to import, and it dies as it is told.
 
 Arguments: a plan (modes separated by commas, one a life; the last one goes on for ever), a file to which each
 life appends "epoch pid", and the LaunchSpec. Beside it, the first life that is ready makes a file "ready-1".
 """
 
+import json
 import os
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from shared import lifeline
 from shared.messages import ManifestRow, Phase, Progress
 from shared.readings import MemoryReading
-from worker.launch import EXIT_CANNOT_LOAD, EXIT_PLANNED, SENT_BY_ANOTHER, LaunchSpec
 from worker.manifest import ManifestWriter
 from worker.progress_pipe import ProgressWriter
+
+# What worker.launch has, which takes longer to import than all the rest of this.
+EXIT_PLANNED: Final = 75
+EXIT_CANNOT_LOAD: Final = 78
+SENT_BY_ANOTHER: Final = "sent by another process"
 
 ROWS: Final = (ManifestRow("s-1", 1, 2, prefilling=False), ManifestRow("s-2", 3, 0, prefilling=True))
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What it takes from a LaunchSpec."""
+
+    epoch: int
+    folder: str
+    progress_fd: int
+    lifeline_fd: int
+    manifest_fd: int
+
+    @classmethod
+    def of(cls, spec: dict[str, Any]) -> "Told":
+        return cls(*(spec[name] for name in cls.__slots__))
+
+
 class FalseProcess:
-    def __init__(self, spec: LaunchSpec, ready: Path) -> None:
+    def __init__(self, spec: Told, ready: Path) -> None:
         self._spec = spec
         self._writer = ProgressWriter(spec.progress_fd)
         self._ready = ready
@@ -153,7 +174,7 @@ def say(words: str) -> None:
 
 def main() -> None:
     plan, lives_file, spec_json = sys.argv[1:]
-    spec = LaunchSpec.from_json(spec_json)
+    spec = Told.of(json.loads(spec_json))
     lifeline.watch(spec.lifeline_fd, lifeline.exit_now)
     lives = Path(lives_file)
     # It was started with them blocked, for the real worker waits for them in a thread.

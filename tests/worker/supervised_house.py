@@ -9,32 +9,46 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import IO, Final
 
+import pytest
+
 from shared.channel import RouterChannel
 from shared.codec import decode
 from shared.config import Settings, WorkerSettings
 from shared.messages import Exited, Message
 from shared.run_folder import RunFolder
+from worker import restart, supervisor
 from worker.epochs import Past
 from worker.journal import Life, read_lives
 from worker.supervisor import Supervisor
 
 FALSE_PROCESS: Final = Path(__file__).with_name("false_process.py")
 DEADLINE_S: Final = 60
+HURRIED_SHARE: Final = 0.25  # of a back-off
 FRESH: Final = Past(first_epoch=1)
-# A supervisor in a process of its own, that has a second of grace only: home, lives file, plan, lifeline.
+# A supervisor in a process of its own, that gives little grace: home, lives file, plan, lifeline.
 SUPERVISOR: Final = """
 import sys
 from pathlib import Path
 from shared import logs
 from shared.config import LogSettings, Settings
-from worker import restart
+from worker import restart, supervisor
 from worker.__main__ import run
 logs.configure(LogSettings())
-restart.STOP_GRACE_S = 1.0
+restart.STOP_GRACE_S, supervisor.TICK_S = 0.5, 0.05
 home, lives, plan, script, lifeline = sys.argv[1:]
 command = (sys.executable, script, plan, lives)
 sys.exit(run(Settings(home=Path(home)), Path(home), int(lifeline) or None, command=command))
 """
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let supervisors of this process look, repeat and try again sooner than they do in service."""
+    backoff_s = restart.backoff_s
+    monkeypatch.setattr(supervisor, "TICK_S", 0.05)
+    monkeypatch.setattr(restart, "REPEAT_S", 0.25)
+    monkeypatch.setattr(
+        restart, "backoff_s", lambda failures, jitter: backoff_s(failures, jitter) * HURRIED_SHARE
+    )
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -4,8 +4,10 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+import pytest
+
 from shared.config import WorkerSettings
-from shared.messages import Cancel, Finished, Hello, Ping, Progress, Step
+from shared.messages import Cancel, Finished, Hello, Ping, Progress
 from shared.model_folder import ModelFolder
 from tests.worker.life_of_a_process import ENDLESS, EPOCH, PROMPT, Life, submit
 from tests.worker.tiny_models import greedy_alone, load_saved
@@ -39,6 +41,20 @@ from worker.engine.trial import Trial
 Trial.way = lambda self: None
 process.main()
 """
+# Its steps are so slow that no endless answer ends before a proxy is taken for silent.
+SLOW_STEPS: Final = """
+import time
+from worker.process_start import without_tokenizers
+with without_tokenizers():
+    from worker import process
+from worker.engine.batch_engine import BatchEngine
+read = BatchEngine.read
+def slowly(self):
+    time.sleep(0.005)
+    return read(self)
+BatchEngine.read = slowly
+process.main()
+"""
 CANNOT_DECODE: Final = """
 from worker.process_start import without_tokenizers
 with without_tokenizers():
@@ -51,8 +67,12 @@ process.main()
 """
 
 
-async def test_a_sequence_is_answered_with_the_models_own_tokens(life: Life, folder: ModelFolder) -> None:
-    loaded = load(folder, None, lambda: None, share_tokens=WorkerSettings().prefix_share_tokens)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_sequence_is_answered_with_the_models_own_tokens(
+    lasting: Life, lasting_folder: ModelFolder
+) -> None:
+    life = lasting
+    loaded = load(lasting_folder, None, lambda: None, share_tokens=WorkerSettings().prefix_share_tokens)
     hello = await life.hears(Hello)
     assert (hello.facts, hello.slots, hello.worker) == (loaded.facts, 3, "0")
     assert hello.budget_bytes >= loaded.facts.batch_bytes([1])
@@ -61,9 +81,12 @@ async def test_a_sequence_is_answered_with_the_models_own_tokens(life: Life, fol
     greedy_alone(loaded.model, PROMPT, 20).assert_same(life.tokens("a"))
 
 
-async def test_a_cancelled_sequence_ends_while_others_go_on(life: Life) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_cancelled_sequence_ends_while_others_go_on(lasting: Life) -> None:
+    life = lasting
+    life.heard.clear()
     await life.say(submit("endless", ENDLESS))
-    await life.hears(Step)
+    await life.until(lambda: life.tokens("endless"))
     await life.say(Cancel(EPOCH, "endless"))
     await life.say(submit("b", 5))
     await life.hears(Finished, sequence="b", index=5)
@@ -71,31 +94,39 @@ async def test_a_cancelled_sequence_ends_while_others_go_on(life: Life) -> None:
     assert not [message for message in life.heard if getattr(message, "sequence", "") == "endless"]
 
 
-async def test_frames_that_cannot_be_read_do_no_harm(life: Life) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_frames_that_cannot_be_read_do_no_harm(lasting: Life) -> None:
+    life = lasting
     await life.router.send(identity("0", EPOCH), b"\xc1 no message")
     await life.say(submit("zombie", 5, epoch=EPOCH - 1))
-    await life.say(submit("a", 5))
-    await life.hears(Finished, sequence="a")
+    await life.say(submit("sound", 5))
+    await life.hears(Finished, sequence="sound")
     assert life.tokens("zombie") == []
 
 
-async def test_a_proxy_that_falls_silent_finds_a_free_worker_when_it_is_back(life: Life) -> None:
+async def test_a_proxy_that_falls_silent_finds_a_free_worker_when_it_is_back(
+    start: Callable[..., Life], folder: ModelFolder
+) -> None:
     """No ping comes any more: the worker drops what it runs and says Hello as if it were new."""
-    await life.hears(Progress, ping=1)
-    assert life.pinging is not None
-    life.pinging.cancel()
-    life.heard.clear()
-    await life.say(submit("orphan", ENDLESS))
-    await life.hears(Progress, running=("orphan",))
-    await life.hears(Hello)
-    await life.say(Ping(EPOCH, 2))
-    await life.hears(Progress, running=(), ping=2)
-    assert not [message for message in life.heard if isinstance(message, Finished)]
+    async with start(folder.path, code=SLOW_STEPS) as life:
+        await life.hears(Hello)
+        await life.say(Ping(EPOCH, 1))
+        await life.hears(Progress, ping=1)
+        life.heard.clear()
+        await life.say(submit("orphan", ENDLESS))
+        await life.hears(Progress, running=("orphan",))
+        await life.hears(Hello)
+        await life.say(Ping(EPOCH, 2))
+        await life.hears(Progress, running=(), ping=2)
+        assert not [message for message in life.heard if isinstance(message, Finished)]
 
 
-async def test_the_supervisor_hears_of_loading_and_then_of_every_turn(life: Life) -> None:
-    await life.say(submit("a", 5))
-    await life.hears(Finished, sequence="a")
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_supervisor_hears_of_loading_and_then_of_every_turn(lasting: Life) -> None:
+    """All that the process has said to it since its start is still in the pipe."""
+    life = lasting
+    await life.say(submit("told", 5))
+    await life.hears(Finished, sequence="told")
     reports = ProgressReader().feed(os.read(life.progress_fd, 1 << 16))
     phases = [report.phase for report in reports]
     assert phases[:3] == ["loading"] * 3

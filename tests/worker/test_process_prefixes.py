@@ -22,7 +22,7 @@ from shared.messages import (
 )
 from shared.model_folder import ModelFolder
 from shared.readings import PrefixReading
-from tests.worker.life_of_a_process import ENDLESS, EPOCH, Life, submit
+from tests.worker.life_of_a_process import EPOCH, Life, submit
 from tests.worker.tiny_models import Reference, greedy_alone, load_saved
 
 LONG: Final = tuple((7 * place + place // 64) % 290 + 5 for place in range(600))
@@ -125,17 +125,18 @@ async def test_a_parked_row_goes_on_without_computing_its_prompt_or_its_answer_a
     alone.assert_same(slow.tokens("a"))
 
 
-async def test_what_a_cancelled_prompt_had_computed_is_there_for_the_next(life: Life) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_a_cancelled_prompt_had_computed_is_there_for_the_next(lasting: Life) -> None:
     """It is cancelled in the middle of its prefill; whole blocks of it stay."""
-    ids = LONG * 4
-    await life.say(replace(submit("a", 5), prompt_ids=ids, quantum_ms=1.0))
-    await life.until(lambda: begun(life, "a")[1] >= PREFIX_BLOCK_TOKENS)
-    await life.say(Cancel(EPOCH, "a"))
+    life, ids = lasting, LONG * 4
+    await life.say(replace(submit("cut", 5), prompt_ids=ids, salt="of the cut", quantum_ms=1.0))
+    await life.until(lambda: begun(life, "cut")[1] >= PREFIX_BLOCK_TOKENS)
+    await life.say(Cancel(EPOCH, "cut"))
     await life.hears(Progress, running=(), phase="idle")
-    computed = begun(life, "a")[1]
-    await life.say(replace(submit("b", 5), prompt_ids=ids))
-    await life.hears(Finished, sequence="b", index=5)
-    cached, rest = begun(life, "b")
+    computed = begun(life, "cut")[1]
+    await life.say(replace(submit("next", 5), prompt_ids=ids, salt="of the cut"))
+    await life.hears(Finished, sequence="next", index=5)
+    cached, rest = begun(life, "next")
     assert cached >= computed - computed % PREFIX_BLOCK_TOKENS
     assert cached + rest == len(ids) - 1
 
@@ -150,9 +151,11 @@ async def test_what_is_cancelled_and_asked_again_in_one_breath_is_found(slow: Li
     assert begun(slow, "b") == (len(LONG) - 1, 0)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_prompt_that_is_asked_again_computes_nothing_but_its_last_token(
-    life: Life, alone: Reference
+    lasting: Life, alone: Reference
 ) -> None:
+    life = lasting
     for name in "ab":
         await life.say(long(name, 20))
         await life.hears(Finished, sequence=name, index=20)
@@ -172,7 +175,7 @@ async def test_nothing_is_kept_or_shared_where_no_memory_is_given_for_it(
         assert hello.facts.shares_from == 0
         life.is_pinged()
         for name in "ab":
-            await life.say(long(name, ENDLESS // 100))
+            await life.say(long(name, 100))
         for name in "ab":
             await life.hears(Finished, sequence=name)
         await life.say(long("c", 5))

@@ -14,8 +14,9 @@ import pytest
 from shared.config import Settings
 from shared.limits import RUNG_MAX
 from shared.messages import BackingOff, Care, Exited, Starting
-from tests.worker.supervised_house import FRESH, House, ended, is_gone, open_descriptors, until
-from worker import epochs, life
+from tests.worker import false_process
+from tests.worker.supervised_house import FRESH, House, ended, hurry, is_gone, open_descriptors, until
+from worker import epochs, launch, life
 from worker.__main__ import main
 from worker.child import Child, Launcher
 from worker.epochs import Past
@@ -24,12 +25,18 @@ from worker.supervisor import Supervisor
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    hurry(monkeypatch)
     house = House(tmp_path)
     try:
         yield house
     finally:
         await house.leave()
+
+
+def test_what_stands_in_for_a_worker_ends_with_the_same_words_and_numbers() -> None:
+    for name in ("EXIT_PLANNED", "EXIT_CANNOT_LOAD", "SENT_BY_ANOTHER"):
+        assert getattr(false_process, name) == getattr(launch, name)
 
 
 async def test_a_worker_killed_from_outside_is_missed_and_replaced(house: House) -> None:

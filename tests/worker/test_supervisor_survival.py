@@ -18,7 +18,7 @@ from shared.codec import encode
 from shared.messages import BackingOff, Care, Exited, Ping, Restart, Starting, Stop
 from shared.run_folder import RunFolder, SupervisorLock
 from tests.worker.false_process import ROWS
-from tests.worker.supervised_house import House, ended, is_gone, until
+from tests.worker.supervised_house import House, ended, hurry, is_gone, until
 from worker import leftovers, restart
 from worker.child import StderrFolder
 from worker.epochs import EPOCH_FILE_NAME, Past
@@ -27,7 +27,8 @@ from worker.scribe import Scribe
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    hurry(monkeypatch)
     house = House(tmp_path)
     try:
         yield house
@@ -166,7 +167,7 @@ async def test_the_journal_tells_each_life(house: House) -> None:
 async def test_what_a_slow_disk_still_owes_is_written_before_the_end(house: House) -> None:
     async with house.supervisor("healthy") as supervisor:
         await house.until_ready(1)
-        supervisor._scribe.submit(lambda: time.sleep(0.5))
+        supervisor._scribe.submit(lambda: time.sleep(0.2))
     assert read_records(house.logs)[0].kind == "stopped"
 
 

@@ -109,7 +109,7 @@ def test_so_it_is_behind_contexts_or_somewhat_more_between_those_that_were_probe
     assert (1 - TOLERANCE) * measured - RUN_AHEAD <= foreseen <= 1.2 * measured + RUN_AHEAD
 
 
-@pytest.mark.parametrize(("tokens", "context"), [(1000, 0), (600, 600), (200, 1050), (1300, 0)])
+@pytest.mark.parametrize(("tokens", "context"), [(600, 600), (200, 1050), (1300, 0)])
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_5", "deepseek_v3", "gpt_oss"])
 @measured_again
 def test_so_is_that_of_a_long_one(family: str, tokens: int, context: int) -> None:
@@ -118,7 +118,7 @@ def test_so_is_that_of_a_long_one(family: str, tokens: int, context: int) -> Non
     assert foreseen == pytest.approx(measured, rel=TOLERANCE, abs=RUN_AHEAD)
 
 
-@pytest.mark.parametrize(("tokens", "context"), [(200, 0), (256, 0), (400, 256), (700, 500), (1300, 0)])
+@pytest.mark.parametrize(("tokens", "context"), [(200, 0), (400, 256), (1300, 0)])
 @measured_again
 def test_a_state_made_by_pieces_takes_steps_and_is_not_foreseen_too_low(tokens: int, context: int) -> None:
     """Mamba's pieces have 256 tokens, and the last one may have fewer: between two probes that isn't seen.

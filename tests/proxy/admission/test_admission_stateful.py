@@ -362,7 +362,7 @@ class Admissions(RuleBasedStateMachine):
 TestAdmissions = Admissions.TestCase
 # Shrinking would take minutes: a failing example is printed as it was found.
 TestAdmissions.settings = settings(
-    max_examples=100,
+    max_examples=50,
     stateful_step_count=50,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),

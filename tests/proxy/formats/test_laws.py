@@ -44,7 +44,7 @@ def spoiled(draw: st.DrawFn) -> tuple[int, list[str]]:
     return which, parts_of(draw, text[:begin] + draw(st.sampled_from(["", *_PLAIN])) + text[end:])
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(soups(), st.booleans(), st.booleans())
 def test_what_is_read_depends_on_the_text_alone(
     soup: tuple[str, list[str]], begun: bool, with_tools: bool
@@ -60,7 +60,7 @@ def test_what_is_read_depends_on_the_text_alone(
             assert piece.text
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(spoiled())
 def test_and_so_it_does_for_answers_with_a_mistake(made: tuple[int, list[str]]) -> None:
     which, parts = made
@@ -68,7 +68,7 @@ def test_and_so_it_does_for_answers_with_a_mistake(made: tuple[int, list[str]]) 
     assert read(reader_of(sample), parts) == read(reader_of(sample), ["".join(parts)])
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(soups())
 def test_without_marks_of_thoughts_and_without_calls_a_text_is_what_it_was(
     soup: tuple[str, list[str]],

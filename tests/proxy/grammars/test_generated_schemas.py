@@ -79,7 +79,7 @@ def held(schema):
 
 
 @settings(
-    max_examples=200,
+    max_examples=120,
     deadline=None,
     derandomize=True,
     database=None,
