@@ -1,7 +1,8 @@
 """What it costs to be watched: tokens a second with the status page open and /metrics scraped, over without.
 
 `watched` has a worker without a model, flat out, so that the proxy's one core is the limit; `watched-engine`
-has the real one. Both arms are measured in turn within one gateway's life.
+has the real one. Arms are measured in turn within one gateway's life. One of them is nobody again: what that
+one differs by is the machine's.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ _WARM_TOKENS: Final = 8
 _WARM_S_MAX: Final = 60.0
 _AFTER_FAILURE_S: Final = 0.2
 _POLLED: Final = ("/status", "/metrics")
+_ARMS: Final = ("without", "with", "without again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def _measure_engine(plan: Plan) -> Figures:
 
 async def _measure(plan: Plan, name: str, watched: _Watched) -> Figures:
     seconds, repeats = plan.seconds or _SECONDS, plan.repeats or _REPEATS
-    arms: dict[str, list[dict[str, float]]] = {"without": [], "with": []}
+    arms: dict[str, list[dict[str, float]]] = {arm: [] for arm in _ARMS}
     connector = aiohttp.TCPConnector(limit=0)
     async with (
         aiohttp.ClientSession(f"http://127.0.0.1:{watched.port}", connector=connector) as session,
@@ -72,16 +74,22 @@ async def _measure(plan: Plan, name: str, watched: _Watched) -> Figures:
             await _warm(session)
         for number in range(1, repeats + 1):
             # Who goes first changes, so that what drifts isn't always the same one's.
-            for arm in ("without", "with") if number % 2 else ("with", "without"):
+            for arm in (*_ARMS[number % 3 :], *_ARMS[: number % 3]):
                 title = f"{name} {number} of {repeats}, {arm} watchers"
                 with plan.progress.phase(title, _SETTLE_S + seconds):
                     arms[arm].append(await _arm(session, watched, seconds, watch=arm == "with"))
-    return {"streams": _STREAMS, "seconds": seconds, "arms": arms, "ratios": ratios(arms)}
+    return {
+        "streams": _STREAMS,
+        "seconds": seconds,
+        "arms": arms,
+        "ratios": ratios(arms),
+        "null_ratios": ratios(arms, "without again"),
+    }
 
 
-def ratios(arms: dict[str, list[dict[str, float]]]) -> list[float]:
-    """Return tokens a second with watchers over without, of each repeat that had any without."""
-    pairs = zip(arms["with"], arms["without"], strict=True)
+def ratios(arms: dict[str, list[dict[str, float]]], arm: str = "with") -> list[float]:
+    """Return tokens a second of an arm over those without watchers, of each repeat that had any of these."""
+    pairs = zip(arms[arm], arms["without"], strict=True)
     return [
         over["tokens_per_s"] / under["tokens_per_s"] for over, under in pairs if under["tokens_per_s"] > 0
     ]
@@ -183,6 +191,7 @@ async def _tasks(*running: Any) -> AsyncIterator[None]:
 def table(figures: Figures) -> Table:
     rows = [_row(name, repeats) for name, repeats in figures["arms"].items()]
     rows.append(("with over without", *_parts(figures["ratios"], 3), *["-"] * 3))
+    rows.append(("again over without", *_parts(figures["null_ratios"], 3), *["-"] * 3))
     headings = ("watchers", "tokens/s", "least", "most", "proxy CPU", "client CPU", "polls")
     result = rows_table(f"{figures['streams']} streams, watched and not", headings, rows)
     result.caption = f"watchers: {' and '.join(_POLLED)}, each once a second"

@@ -77,6 +77,11 @@ def alone(folder: ModelFolder) -> Reference:
     return greedy_alone(load_saved(folder).model, LONG, ANSWER)
 
 
+def told_blocks(life: Life) -> set[int]:
+    """Return the names of all blocks that a process has told of."""
+    return {name for told in life.heard if isinstance(told, Prefixes) for name in told.added}
+
+
 async def test_after_a_kill_the_next_process_computes_only_what_was_not_yet_on_disk(
     start: Callable[..., Life], folder: ModelFolder, tmp_path: Path, alone: Reference
 ) -> None:
@@ -97,8 +102,8 @@ async def test_after_a_kill_the_next_process_computes_only_what_was_not_yet_on_d
     async with start(folder.path, prefix_disk_gb=1) as second:
         await second.hears(Hello)
         second.is_pinged()
-        names = (await second.hears(Prefixes)).added
-        assert len(set(names)) == blocks, "they are told before anybody asks"
+        # They are told before anybody asks; the folder is still being scanned when it says Hello.
+        await second.until(lambda: len(told_blocks(second)) == blocks)
         await second.say(long("a", ANSWER, attempt=2, emitted_ids=emitted))
         await second.hears(Finished, sequence="a", attempt=2, index=ANSWER)
         cached, computed = begun(second, "a", attempt=2)
