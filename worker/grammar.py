@@ -51,6 +51,9 @@ class GrammarTokens:
         try:
             content = json.loads(file.read_text("utf-8"))
             end = _with_end(content)
+            if content["model"].get("type") == "BPE":
+                # It would stand for bytes that no token has, and may be one that ends an answer.
+                content["model"]["unk_token"] = None
             tokenizer = LLTokenizer(json.dumps(content), n_vocab=max(vocabulary, end + 1), eos_token=[end])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
             raise GrammarError(f"{file}: no grammar can be had with it: {problem}") from problem
@@ -100,7 +103,7 @@ def bits_of(ids: Iterable[int], count: int) -> Words:
 
 
 def _said(matcher: LLMatcher) -> str:
-    return str(matcher.get_error())[:_PROBLEM_CHARS_MAX]
+    return str(matcher.get_error()).partition("\n")[0][:_PROBLEM_CHARS_MAX]
 
 
 class Guide:

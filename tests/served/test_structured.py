@@ -51,7 +51,9 @@ def text_of(answered):
     status, body = answered
     if status != 200:
         assert status == 400, body
-        assert body["error"]["param"].startswith("response_format")
+        # Its vocabulary has no token for some bytes: what has one in it is begun, and can't be ended.
+        no_token = body["error"]["message"].startswith("the grammar can't be followed here")
+        assert no_token or body["error"]["param"].startswith("response_format"), body
         return None
     (choice,) = body["choices"]
     return choice["message"]["content"] if choice["finish_reason"] == "stop" else None

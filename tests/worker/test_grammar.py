@@ -157,6 +157,31 @@ def test_logits_may_be_wider_or_narrower_than_the_tokenizer() -> None:
         assert allowed(guide) == {*ids_of("a"), *ids_of("b"), *ids_of("c"), AB, *ids_of("abc")}
 
 
+@pytest.mark.parametrize("unknown", [None, "<eos>"])
+@pytest.mark.parametrize("byte", ["Ã", "©"], ids=["the first", "the second"])
+def test_before_a_byte_that_no_token_has_nothing_can_come_and_the_answer_did_not_end(
+    byte: str, unknown: str | None, tmp_path: Path
+) -> None:
+    """Vocabularies leave out bytes that were rare: a text with one can be begun, and not ended."""
+    content = json.loads(tiny_tokenizer().to_str())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["nothing"] = vocabulary.pop(byte)
+    vocabulary["<eos>"] = EOS
+    content["model"]["unk_token"] = unknown
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(content), "utf-8")
+    guide = guide_of('start: "a" "é"', "a", tokens=GrammarTokens.read(file, VOCABULARY))
+    said: list[int] = []
+    while not guide.is_over:
+        said.append(min(allowed(guide)))
+        STEPS.advance([(guide, said[-1])])
+    assert not guide.ended
+    assert guide.problem.startswith("the grammar can't be followed here")
+    assert not set(said) & set(STOPS)
+    whole = guide_of('start: "a" "é"', "aé")
+    assert (whole.ended, whole.problem) == (True, "")
+
+
 def test_where_only_tokens_without_logits_could_come_it_is_said_that_none_can() -> None:
     assert "no token" in guide_of('start: "é"', tokens=tiny_tokens(64)).problem
 
