@@ -33,7 +33,7 @@ class Health:
         self.door: Door | None = None
         self.prompts = PromptUse()
 
-    def prompted(self, _lane: str, use: PromptUse) -> None:
+    def prompted(self, use: PromptUse) -> None:
         """Count what a request's prompts took, once it has ended; one that never began took nothing."""
         self.prompts += use
 

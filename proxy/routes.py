@@ -240,7 +240,7 @@ class Routes:
             try:
                 yield admitted
             finally:
-                self._service.health.prompted(admitted.lane, prompt_use(admitted))
+                self._service.health.prompted(prompt_use(admitted))
 
     async def _answer(self, asked: _Asked, body: bytes) -> web.StreamResponse:
         """Answer a request to the client that made it, and to nobody else."""

@@ -1,6 +1,6 @@
 """The status page's addresses: the page itself, what it draws from, and the files it is made of.
 
-None of them asks for a key: they say nothing of prompts, answers or keys.
+None of them asks for a key: they have no words of prompts or answers, and no keys.
 """
 
 import hashlib
