@@ -1,8 +1,8 @@
 """The gateway at one moment, as the status page, `forebay top` and `forebay status` show it.
 
 It has no words of prompts or answers and no keys: whoever reaches the gateway may read it. Of a quarantined
-request it has the fingerprint. The JSON form has these fields by these names; new ones are added, none changes
-its meaning.
+request it has the fingerprint. The JSON form has these fields by these names; new ones are added, none
+changes its meaning.
 """
 
 from dataclasses import dataclass
