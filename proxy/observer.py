@@ -137,8 +137,8 @@ class Observer:
     # --- the worker ---------------------------------------------------------------------------------------
 
     def stepped(self, step: Step) -> None:
-        """Take note of a step, before its tokens are handed on; what only prefills has no time of its own."""
-        if step.rows:
+        """Take note of a step, before its tokens are handed on; what prefill brings took none of its own."""
+        if step.rows and step.step_ms:
             self._step.observe(step.step_ms / 1000)
 
     def worker_came(self) -> None:

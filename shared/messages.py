@@ -214,8 +214,8 @@ class PrefillShare:
 class Step:
     """One decode step: a token for each row that has one, and what was prefilled since the step before.
 
-    `step_ms` is the step's time on the device, `row_ms` each row's share of it. A turn that only prefills
-    says so in a Step without rows, whose times are 0.
+    `step_ms` is the step's time on the device, `row_ms` each row's share of it. They are 0 where prefill has
+    brought the tokens, and where a turn that only prefills says so in a Step without rows.
     """
 
     epoch: int

@@ -18,7 +18,8 @@ class Findings:
     """Of one model with caches of one precision, `model`.
 
     `way` and `together` are names of `worker.engine.trial`'s: how attention is done, and which prompts are
-    prefilled as one batch. The others are ModelFacts' fields.
+    prefilled as one batch. `prefills_last` says whether prefill brings the first token of an answer. The
+    others are ModelFacts' fields.
     """
 
     model: str
@@ -26,6 +27,7 @@ class Findings:
     together: str
     reuse: Reuse
     why_not_shared: str
+    prefills_last: bool
 
 
 class FindingsFile:

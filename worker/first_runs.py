@@ -6,10 +6,11 @@ may compile again. Which kernel a shape gets depends on its order of magnitude, 
 powers of two.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from worker.plan import Plan
+from worker.sequence import Sequence
 
 # The supervisor waits for four times as long.
 FIRST_RUN_MS: Final = 15_000.0
@@ -43,13 +44,17 @@ class FirstRuns:
 
 def _shapes(plan: Plan) -> Iterator[_Shape]:
     for chunk in plan.chunks:
-        context = chunk.start + chunk.tokens
         together = len(plan.chunks) if chunk.is_whole_prefill else 1
-        yield "prefill", together.bit_length(), chunk.tokens.bit_length(), context.bit_length()
+        yield "prefill", together.bit_length(), chunk.tokens.bit_length(), chunk.end.bit_length()
+    firsts = [chunk.sequence for chunk in plan.chunks if chunk.brings_token]
+    if firsts:
+        yield "first", len(firsts).bit_length(), _ways(firsts)
     if plan.rows:
         longest = max(row.context for row in plan.rows)
-        ways = {
-            (row.sampling.greedy, row.sampling.top_k > 0, row.sampling.top_p < 1, row.sampling.min_p > 0)
-            for row in plan.rows
-        }
-        yield "decode", len(plan.rows).bit_length(), longest.bit_length(), frozenset(ways)
+        yield "decode", len(plan.rows).bit_length(), longest.bit_length(), _ways(plan.rows)
+
+
+def _ways(rows: Iterable[Sequence]) -> frozenset[tuple[bool, ...]]:
+    """Return in which ways these rows draw."""
+    samplings = [row.sampling for row in rows]
+    return frozenset((each.greedy, each.top_k > 0, each.top_p < 1, each.min_p > 0) for each in samplings)

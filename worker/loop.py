@@ -8,7 +8,7 @@ from typing import Final
 from shared.clock import Clock
 from shared.limits import PING_INTERVAL_S, PINGS_MISSED_MAX
 from shared.messages import Cancel, Hello, Message, Park, Phase, Ping, Submit
-from worker.engine.batch_engine import BatchEngine
+from worker.engine.batch_engine import BatchEngine, StepResult
 from worker.first_runs import FirstRuns
 from worker.grammar_desk import GrammarDesk
 from worker.held_memory import HeldMemory
@@ -91,11 +91,12 @@ class Loop:
         if plan.chunks:
             self._prefill(plan.chunks)
             plan = self._with_newcomers(plan)
-        if plan.rows:
-            self._launch(plan.rows)
+        rows = self._scheduler.still_in(plan)
+        if rows:
+            self._launch(rows)
         if not self._engine.under_way:
             self._outbox.send_prefills(self._step)
-        if self._engine.under_way > bool(plan.rows):
+        if self._engine.under_way > bool(rows):
             self._read()
         self._engine.tidy()
         self._outbox.send_prefixes(*self._engine.take_prefix_news())
@@ -128,11 +129,14 @@ class Loop:
         return more
 
     def _prefill(self, chunks: Seq[Chunk]) -> None:
+        """Prefill, and send at once the tokens that it brings."""
         self._running.prefill(chunks)
-        elapsed_ms = self._engine.prefill(chunks)
-        self._outbox.note_prefills(chunks, self._times.shares_ms(chunks, elapsed_ms))
-        self._times.prefilled(chunks, elapsed_ms)
+        done = self._engine.prefill(chunks)
+        self._outbox.note_prefills(chunks, self._times.shares_ms(chunks, done.elapsed_ms))
+        self._times.prefilled(chunks, done.elapsed_ms)
         self._step += 1
+        if done.firsts is not None:
+            self._settle(done.firsts)
 
     def _launch(self, rows: Seq[Sequence]) -> None:
         self._running.launch(rows)
@@ -150,6 +154,9 @@ class Loop:
         self._running.was_read()
         self._times.decoded(len(result.rows), result.elapsed_ms)
         self._step += 1
+        self._settle(result)
+
+    def _settle(self, result: StepResult) -> None:
         outcomes = self._scheduler.settle(result.rows, result.tokens)
         self._reporter.settled(outcomes)
         self._outbox.send_step(self._step, result, outcomes)

@@ -28,15 +28,26 @@ class Chunk:
         return self.sequence.ids[self.start : self.start + self.tokens]
 
     @property
+    def end(self) -> int:
+        return self.start + self.tokens
+
+    @property
+    def brings_token(self) -> bool:
+        """Whether the last id is among these, so that the answer's next token comes of them."""
+        return self.end == len(self.sequence.ids)
+
+    @property
     def is_whole_prefill(self) -> bool:
         """Whether this one chunk is all the prefill that its sequence needs behind what was there."""
-        cached = self.sequence.cached
-        return self.start == cached and self.tokens == len(self.sequence.ids) - 1 - cached
+        return self.start == self.sequence.cached and self.end >= len(self.sequence.ids) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One turn: free these, prefill these chunks, then decode these rows (newly prefilled ones included)."""
+    """One turn: free these, prefill these chunks, then decode these rows (newly prefilled ones included).
+
+    A row may end by the token that its prefill brings. Then it isn't decoded: see `Scheduler.still_in`.
+    """
 
     dropped: tuple[Sequence, ...]
     chunks: tuple[Chunk, ...]
@@ -99,7 +110,7 @@ class StepTimes:
 
     def cost_ms(self, chunk: Chunk) -> float:
         """Return the time of a chunk, beside the turn's fixed cost."""
-        return self.prefill_ms(chunk.tokens, chunk.start + chunk.tokens)
+        return self.prefill_ms(chunk.tokens, chunk.end)
 
     def shares_ms(self, chunks: Seq[Chunk], elapsed_ms: float) -> list[float]:
         """Share the time that chunks took together, by what each should have cost."""
@@ -132,7 +143,7 @@ class StepTimes:
         tokens = sum(chunk.tokens for chunk in chunks)
         if tokens < CHUNK_TOKENS_MIN:
             return
-        bucket = max(chunk.start + chunk.tokens for chunk in chunks).bit_length()
+        bucket = max(chunk.end for chunk in chunks).bit_length()
         rate = _blend(self._rate(bucket), max(0.0, elapsed_ms - self.prefill_fixed_ms) / tokens)
         self._prefill[bucket] = max(rate, _RATE_SHARE_MIN * self.prefill_ms_per_token)
 

@@ -183,6 +183,7 @@ class _Service:
                 ready.chunk_bound,
                 reuse=loaded.facts.reuse,
                 share_tokens=spec.settings.prefix_share_tokens,
+                prefills_last=loaded.head is not None,
             ),
             engine=engine,
             times=times,

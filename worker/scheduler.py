@@ -53,7 +53,9 @@ class Scheduler:
     """Holds every sequence of this worker, and at most `slots` of them in the batch.
 
     `reuse` is what can be used again of a prompt that was computed. A beginning of `share_tokens` or more is
-    waited for while another one prefills it; 0: never.
+    waited for while another one prefills it; 0: never. With `prefills_last` a prompt's last token is
+    prefilled too and brings the first token of the answer, but where a state is to be kept behind the one
+    before it.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class Scheduler:
         *,
         reuse: Reuse = "none",
         share_tokens: int = 0,
+        prefills_last: bool = False,
     ) -> None:
         self._slots = slots
+        self._prefills_last = prefills_last
         self._times = times
         self._order = PrefillOrder(times, bound)
         self._keeps_states = reuse == "checkpoints"
@@ -84,6 +88,7 @@ class Scheduler:
         if self._keeps_states:
             prompt_tokens = len(sequence.ids) - sequence.emitted
             sequence.checkpoints = checkpoints_of(sequence.ids, sequence.stop_ids, prompt_tokens)
+        sequence.prefills_last = self._prefills_last and not sequence.checkpoints
         self._known[sequence.name] = sequence
         self._waiting.append(sequence)
 
@@ -170,9 +175,13 @@ class Scheduler:
         chunks = tuple(self._order.chunks(higher, len(self._decoding), now))
         self._promote()
         planned = set(plan.rows)
-        kept = tuple(sequence for sequence in plan.rows if sequence.phase is Phase.DECODE)
+        kept = self.still_in(plan)
         new = self._launchable(sequence for sequence in self._decoding if sequence not in planned)
         return Plan(dropped, chunks, kept + new, self._expected_ms(chunks, kept + new))
+
+    def still_in(self, plan: Plan) -> tuple[Sequence, ...]:
+        """Return a plan's rows without those that were dropped or have ended since."""
+        return tuple(sequence for sequence in plan.rows if sequence.phase is Phase.DECODE)
 
     def _launchable(self, sequences: Iterable[Sequence]) -> tuple[Sequence, ...]:
         """Return those that have a token to come, counted as launched."""
@@ -231,6 +240,8 @@ class Scheduler:
             sequence.phase = Phase.DECODE
             self._prefilling.remove(sequence)
             self._decoding.append(sequence)
+            # Its prefill brings a token.
+            sequence.launched += sequence.prefilled == len(sequence.ids)
 
     def _drop(self, sequence: Sequence) -> None:
         del self._known[sequence.name]

@@ -23,11 +23,11 @@ class Phase(Enum):
 class Sequence:
     """Mutable, and changed by the scheduler only.
 
-    `ids` are the prompt and what was emitted before. All but the last are prefilled; the last one is the
-    input of the first decode step, so a prompt of one token is no special case. `launched` and `settled`
-    count tokens of the answer: those a step was launched for, and those that were read back. `rank` is its
-    lane's place, 0 for the first, and `quantum_ms` what one piece of its prefill may take. Of the answer,
-    `emitted` tokens are among the ids.
+    `ids` are the prompt and what was emitted before. Where it `prefills_last`, prefill brings the answer's
+    next token with it. Otherwise, and where nothing but the last id is left to do, that is the input of the
+    first decode step. `launched` and `settled` count tokens of the answer: those a step, or such a prefill,
+    was launched for, and those that were read back. `rank` is its lane's place, 0 for the first, and
+    `quantum_ms` what one piece of its prefill may take. Of the answer, `emitted` tokens are among the ids.
 
     `begun` says that its prefill has: its first `cached` tokens were there already, kept from prompts of the
     same `salt`. `said` are the tokens that were read for it since, with the one that ended it. Prefill stops
@@ -56,6 +56,7 @@ class Sequence:
     cached: int = 0
     said: list[int] = field(default_factory=list)
     checkpoints: tuple[int, ...] = ()
+    prefills_last: bool = False
     guide: Guide | None = None
     awaits_guide: bool = False
     _keys: list[bytes] | None = field(default=None, repr=False)
@@ -101,7 +102,14 @@ class Sequence:
     @property
     def to_prefill(self) -> int:
         """How many tokens are still to be prefilled before the first decode step."""
-        return len(self.ids) - 1 - self.prefilled
+        left = len(self.ids) - self.prefilled
+        # One alone is no prefill: it costs nothing in a step of all rows.
+        return left if self.prefills_last and left > 1 else max(0, left - 1)
+
+    @property
+    def prefill_tokens(self) -> int:
+        """How many tokens its caches have once it decodes, at most."""
+        return len(self.ids) if self.prefills_last else len(self.ids) - 1
 
     @property
     def context(self) -> int:
@@ -115,4 +123,5 @@ class Sequence:
 
     @property
     def last_id(self) -> int:
-        return self.ids[-1]
+        """The newest token that is known: the input of the first decode step."""
+        return self.said[-1] if self.said else self.ids[-1]

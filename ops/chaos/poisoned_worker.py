@@ -10,7 +10,7 @@ from collections.abc import Sequence as Seq
 from typing import Final
 
 from worker import process
-from worker.engine.batch_engine import BatchEngine
+from worker.engine.batch_engine import BatchEngine, PrefillResult
 from worker.plan import Chunk
 
 
@@ -24,7 +24,7 @@ def poisoned(poison: tuple[int, ...]) -> type[BatchEngine]:
     """Return an engine that dies of prompts with these ids."""
 
     class Poisoned(BatchEngine):
-        def prefill(self, chunks: Seq[Chunk]) -> float:
+        def prefill(self, chunks: Seq[Chunk]) -> PrefillResult:
             if any(holds(chunk.sequence.ids, poison) for chunk in chunks):
                 os.abort()
             return super().prefill(chunks)

@@ -9,7 +9,7 @@ import mlx.core as mx
 from ops.engine.side import Contestant, Request, Token
 from shared.messages import Submit
 from worker import memory
-from worker.engine.batch_engine import BatchEngine
+from worker.engine.batch_engine import BatchEngine, StepResult
 from worker.engine.model import LoadedModel
 from worker.grammar import Guide
 from worker.grammar_desk import GrammarDesk
@@ -54,7 +54,12 @@ class Ours:
         self._quantum_ms = quantum_ms
         self._grammars = grammars
         self._scheduler = Scheduler(
-            slots, times, reserve.bound, reuse=loaded.facts.reuse, share_tokens=share_tokens
+            slots,
+            times,
+            reserve.bound,
+            reuse=loaded.facts.reuse,
+            share_tokens=share_tokens,
+            prefills_last=loaded.head is not None,
         )
         kept_bytes = int(min(kept_share * budget.kv_bytes, kept_bytes_max))
         self._engine = BatchEngine(loaded, budget.kv_bytes, kept_bytes)
@@ -98,10 +103,14 @@ class Ours:
         plan = self._scheduler.plan(time.perf_counter())
         self._engine.drop(plan.dropped)
         if plan.chunks:
-            self._times.prefilled(plan.chunks, self._engine.prefill(plan.chunks))
-        if plan.rows:
-            self._engine.launch(plan.rows)
-        if self._engine.under_way > bool(plan.rows):
+            done = self._engine.prefill(plan.chunks)
+            self._times.prefilled(plan.chunks, done.elapsed_ms)
+            if done.firsts is not None:
+                tokens += self._settle(done.firsts)
+        rows = self._scheduler.still_in(plan)
+        if rows:
+            self._engine.launch(rows)
+        if self._engine.under_way > bool(rows):
             tokens += self._read()
         self._engine.tidy()
         self._engine.take_prefix_news()
@@ -123,8 +132,11 @@ class Ours:
 
     def _read(self) -> list[Token]:
         result = self._engine.read()
-        now = time.perf_counter()
         self._times.decoded(len(result.rows), result.elapsed_ms)
+        return self._settle(result)
+
+    def _settle(self, result: StepResult) -> list[Token]:
+        now = time.perf_counter()
         outcomes = self._scheduler.settle(result.rows, result.tokens)
         emitted = [each for each in outcomes if isinstance(each, Emitted)]
         for each in emitted:

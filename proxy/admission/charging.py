@@ -65,8 +65,8 @@ def _fresh_part(answer: Answer, tokens: int) -> float:
 
 
 def charge_step(state: State, names: Sequence[str], step_ms: float, row_ms: float, now: float) -> None:
-    """Charge a decode step that gave each of these answers a token."""
-    if names:
+    """Charge a decode step that gave each of these answers a token; 0 ms: prefill has brought them."""
+    if names and step_ms:
         state.speeds.stepped(len(names), step_ms)
     for name in names:
         answer = state.answers[name]

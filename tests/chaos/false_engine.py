@@ -27,10 +27,17 @@ class StepResult:
     logprobs: tuple[Any, ...] = ()
 
 
+@dataclass(frozen=True)
+class PrefillResult:
+    elapsed_ms: float
+    firsts: StepResult | None
+
+
 class FalseEngine:
     """As the real one: a step is launched before the one before is read, and tokens stay inside till then.
 
-    It checks what it is told: a row decodes once all but its last id are prefilled, in order and once each.
+    It checks what it is told: a row decodes once all its ids are prefilled, in order and once each, but
+    perhaps for the last one. Where that is prefilled as well, the next token comes at once.
     """
 
     plan = Plan()
@@ -76,15 +83,17 @@ class FalseEngine:
             self._prefilled.pop(sequence, None)
             self._rows.pop(sequence, None)
 
-    def prefill(self, chunks: Sequence[Any]) -> float:
+    def prefill(self, chunks: Sequence[Any]) -> PrefillResult:
         self.points.passed("prefill")
         self._suffer("prefill", [chunk.sequence for chunk in chunks])
         for chunk in chunks:
             assert chunk.start == self._prefilled.get(chunk.sequence, 0)
             self._prefilled[chunk.sequence] = chunk.start + chunk.tokens
         self._work()
+        rows = tuple(chunk.sequence for chunk in chunks if chunk.brings_token)
+        firsts = StepResult(rows, [self._decode(sequence) for sequence in rows], 0.0) if rows else None
         self.points.passed("prefilled")
-        return self.plan.step_ms
+        return PrefillResult(self.plan.step_ms, firsts)
 
     def launch(self, rows: Sequence[Any]) -> None:
         self.points.passed("launch")
@@ -107,7 +116,7 @@ class FalseEngine:
 
     def _decode(self, sequence: Any) -> int:
         if sequence not in self._rows:
-            assert self._prefilled.pop(sequence, 0) == len(sequence.ids) - 1
+            assert self._prefilled.pop(sequence, 0) >= len(sequence.ids) - 1
             self._rows[sequence] = list(sequence.ids)
         ids = self._rows[sequence]
         token = next_token(ids, sequence.sampling.choice)
@@ -131,6 +140,7 @@ class FalseEngine:
 class _Loaded:
     facts: ModelFacts
     way: None = None
+    head: bool = True
     arrays: int = 0
     prefill_ms_per_token: float = 0.1
     decode_ms_per_step: float = 2.0
@@ -199,7 +209,11 @@ class _Guides:
 _MODULES: Final[dict[str, dict[str, Any]]] = {
     "grammar": {"GrammarTokens": _Guides, "Guide": _Guides},
     "grammar_desk": {"GrammarDesk": _Guides},
-    "engine.batch_engine": {"BatchEngine": FalseEngine, "StepResult": StepResult},
+    "engine.batch_engine": {
+        "BatchEngine": FalseEngine,
+        "PrefillResult": PrefillResult,
+        "StepResult": StepResult,
+    },
     "engine.model": {"LoadedModel": _Loaded, "load": load},
     "engine.stored_arrays": {"FORMAT": 0, "weights_digest": lambda _model: ""},
     "memory": {

@@ -147,7 +147,7 @@ def test_whole_prompts_of_similar_lengths_are_prefilled_together(
     for length in lengths:
         bench.submit(str(length), prompt_of(length, 0), TOKENS_MAX)
     bench.run()
-    assert calls[:4] == [(3, 17), (3, 41), (1, 99), (7, 1)]
+    assert calls[:4] == [(3, 18), (3, 42), (1, 100), (7, 1)]
     for length in lengths:
         alone(family, length, 0).assert_same(bench.answers[str(length)])
 

@@ -12,7 +12,7 @@ from worker.engine.model import LoadedModel
 from worker.engine.trial import Trial
 from worker.findings import Findings, FindingsFile
 
-FOUND = Findings("m", "HOOKED", "PADDED", "any", "")
+FOUND = Findings("m", "HOOKED", "PADDED", "any", "", prefills_last=True)
 
 
 def loaded(folder: ModelFolder, findings: FindingsFile | None) -> LoadedModel:

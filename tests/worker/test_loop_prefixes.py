@@ -9,6 +9,7 @@ from shared.messages import Cancel, Hello, Message, Park, Parked, Ping, PrefillS
 from shared.readings import PrefixReading
 from tests.worker.test_scheduler import names
 from tests.worker.turned_loop import EPOCH, SILENCE_S, Turned, met_loop, submit
+from worker.engine.batch_engine import PrefillResult
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_nobody_begins_while_a_step_is_under_way_and_who_left_is_dropped_before(
 def test_a_newcomer_during_a_lower_lanes_prefill_begins_behind_what_is_kept_too(met: Turned) -> None:
     prefill, words = met.engine.prefill, [submit("chat", (1,) * 31)]
 
-    def prefill_and_hear(chunks: object) -> float:
+    def prefill_and_hear(chunks: object) -> PrefillResult:
         while words:
             met.channel.say(words.pop())
         return prefill(chunks)  # type: ignore[arg-type]  # they are chunks

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shared.messages import Cancel, ManifestRow, Park, Submit
 from shared.sampling import Sampling
 from tests.worker.turned_loop import EPOCH, QUANTUM_MS, FalseEngine, Turned, met_loop, submit
-from worker.engine.batch_engine import StepResult
+from worker.engine.batch_engine import PrefillResult, StepResult
 from worker.plan import Chunk
 from worker.sequence import Sequence
 
@@ -111,7 +111,7 @@ class Comparing(FalseEngine):
         assert len(rows) == len(set(running))
         assert {row.prefilling for row in rows} <= {prefilling}
 
-    def prefill(self, chunks: Seq[Chunk]) -> float:
+    def prefill(self, chunks: Seq[Chunk]) -> PrefillResult:
         assert not self.steps
         self.compare(*(named(chunk.sequence) for chunk in chunks), prefilling=True)
         return super().prefill(chunks)
@@ -148,12 +148,16 @@ deeds = st.one_of(
 
 
 @settings(deadline=None)
-@given(turns=st.lists(st.lists(deeds, max_size=3), max_size=25), slots=st.integers(1, 4))
+@given(
+    turns=st.lists(st.lists(deeds, max_size=3), max_size=25),
+    slots=st.integers(1, 4),
+    prefills_last=st.booleans(),
+)
 def test_whatever_comes_and_goes_the_manifest_names_what_runs(
-    turns: list[list[Submit | Cancel | Park | None]], slots: int
+    turns: list[list[Submit | Cancel | Park | None]], slots: int, prefills_last: bool
 ) -> None:
     engine = Comparing()
-    turned = engine.turned = Turned(slots, engine=engine)
+    turned = engine.turned = Turned(slots, engine=engine, prefills_last=prefills_last)
     turned.ping()
     for number, messages in enumerate(turns):
         for message in messages:

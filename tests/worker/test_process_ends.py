@@ -131,7 +131,7 @@ async def test_asked_twice_it_leaves_whatever_it_is_doing(
 
         await life.until(ended)
         assert life.process.returncode == EXIT_PLANNED
-        assert life.tokens("stuck") == []
+        assert len(life.tokens("stuck")) == 1, "what prefill has brought"
 
 
 @pytest.mark.parametrize("begins_blocked", [True, False])

@@ -110,7 +110,7 @@ async def test_after_a_kill_the_next_process_computes_only_what_was_not_yet_on_d
         rest = second.tokens("a")
     on_disk = PREFIX_BLOCK_TOKENS * min(blocks, (known - 1) // PREFIX_BLOCK_TOKENS)
     assert cached == on_disk > len(LONG)
-    assert computed == known - 1 - on_disk
+    assert computed == known - on_disk
     alone.assert_same([*emitted, *rest])
 
 
@@ -125,7 +125,7 @@ async def test_a_parked_row_goes_on_without_computing_its_prompt_or_its_answer_a
     assert len(emitted) == parked.index
     await slow.say(long("a", parked.index + 20, attempt=2, emitted_ids=emitted))
     await slow.hears(Finished, sequence="a", attempt=2)
-    assert begun(slow, "a", attempt=1) == (0, len(LONG) - 1)
+    assert begun(slow, "a", attempt=1) == (0, len(LONG))
     assert begun(slow, "a", attempt=2) == (len(LONG) + len(emitted) - 1, 0)
     alone.assert_same(slow.tokens("a"))
 
@@ -143,7 +143,7 @@ async def test_what_a_cancelled_prompt_had_computed_is_there_for_the_next(lastin
     await life.hears(Finished, sequence="next", index=5)
     cached, rest = begun(life, "next")
     assert cached >= computed - computed % PREFIX_BLOCK_TOKENS
-    assert cached + rest == len(ids) - 1
+    assert cached + rest == len(ids)
 
 
 async def test_what_is_cancelled_and_asked_again_in_one_breath_is_found(slow: Life) -> None:
@@ -166,7 +166,7 @@ async def test_a_prompt_that_is_asked_again_computes_nothing_but_its_last_token(
         await life.hears(Finished, sequence=name, index=20)
     await life.say(long("c", 20, salt="somebody else's"))
     await life.hears(Finished, sequence="c", index=20)
-    assert [begun(life, name) for name in "abc"] == [(0, 599), (599, 0), (0, 599)]
+    assert [begun(life, name) for name in "abc"] == [(0, 600), (599, 0), (0, 600)]
     for name in "abc":
         alone.assert_same(life.tokens(name))
 
@@ -186,7 +186,7 @@ async def test_nothing_is_kept_or_shared_where_no_memory_is_given_for_it(
         await life.say(long("c", 5))
         await life.hears(Finished, sequence="c")
         await life.hears(Progress, running=(), phase="idle", ping=1)
-        assert [begun(life, name) for name in "abc"] == [(0, 599)] * 3
+        assert [begun(life, name) for name in "abc"] == [(0, 600)] * 3
         assert not [message for message in life.heard if isinstance(message, Prefixes) and message.added]
         readings = [message.prefixes for message in life.heard if isinstance(message, Progress)]
         assert {getattr(reading, each.name) for reading in readings for each in fields(PrefixReading)} == {0}

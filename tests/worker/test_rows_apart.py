@@ -91,7 +91,7 @@ def test_prompts_that_are_prefilled_together_are_padded_with_tokens_of_their_own
     bench.submit("a", (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13), 1)
     bench.submit("b", (20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31), 1)
     bench.run()
-    assert sorted(seen) == [[3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12], list(range(20, 31))]
+    assert sorted(seen) == [[3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 13], list(range(20, 32))]
 
 
 def held_after_prefills(bench: Workbench) -> list[int]:

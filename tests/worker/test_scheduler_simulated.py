@@ -36,27 +36,32 @@ class FalseEngine:
         self.decoded: dict[Sequence, int] = {}
         self.steps: deque[tuple[tuple[Sequence, ...], list[int]]] = deque()
 
-    def carry_out(self, plan: Plan) -> None:
+    def carry_out(self, plan: Plan) -> tuple[tuple[Sequence, ...], list[int]]:
+        """Drop and prefill; return the rows whose prefill brought a token, and these."""
         for sequence in plan.dropped:
             assert sequence not in self.dropped, "dropped twice"
             assert sequence.phase is Phase.GONE
             self.dropped.add(sequence)
         for chunk in plan.chunks:
             self.prefill(chunk.sequence, chunk.start, len(chunk.ids))
-        assert len(set(plan.rows)) == len(plan.rows), "a row twice"
-        if plan.rows:
-            self.steps.append((plan.rows, [self.decode(row) for row in plan.rows]))
+        firsts = tuple(chunk.sequence for chunk in plan.chunks if chunk.brings_token)
+        return firsts, [self.decode(row) for row in firsts]
+
+    def launch(self, rows: tuple[Sequence, ...]) -> None:
+        assert len(set(rows)) == len(rows), "a row twice"
+        if rows:
+            self.steps.append((rows, [self.decode(row) for row in rows]))
 
     def prefill(self, sequence: Sequence, start: int, tokens: int) -> None:
         assert sequence not in self.dropped, "prefilled after it was dropped"
         assert start == self.prefilled.get(sequence, 0), "a gap in the prefill"
-        assert 0 < tokens <= len(sequence.ids) - 1 - start
+        assert 0 < tokens <= sequence.prefill_tokens - start
         self.started.add(sequence)
         self.prefilled[sequence] = start + tokens
 
     def decode(self, sequence: Sequence) -> int:
         assert sequence not in self.dropped, "decoded after it was dropped"
-        assert self.prefilled.get(sequence, 0) == len(sequence.ids) - 1, "decoded before its prefill ended"
+        assert self.prefilled.get(sequence, 0) >= len(sequence.ids) - 1, "decoded before its prefill ended"
         self.started.add(sequence)
         index = self.decoded.get(sequence, sequence.settled)
         assert index < sequence.max_tokens, "more tokens than were asked for"
@@ -67,11 +72,13 @@ class FalseEngine:
 class SchedulerMachine(RuleBasedStateMachine):
     """Submits, cancels and turns in any order; the model beside it knows what each sequence must say."""
 
+    prefills_last = False
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
         self.times = StepTimes(prefill_ms_per_token=1.0, decode_ms_per_step=1.0)
-        self.scheduler = PromptScheduler(SLOTS, self.times)
+        self.scheduler = PromptScheduler(SLOTS, self.times, prefills_last=self.prefills_last)
         self.engine = FalseEngine()
         self.live: dict[str, Sequence] = {}
         self.told: dict[Sequence, int] = {}
@@ -126,10 +133,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     def plan(self, seconds: float) -> None:
         self.now += seconds
         plan = self.scheduler.plan(self.now)
-        self.engine.carry_out(plan)
+        firsts = self.engine.carry_out(plan)
         self.check_order(plan)
-        for row in plan.rows:
+        self.take(*firsts)
+        rows = self.scheduler.still_in(plan)
+        for row in rows:
             assert self.live[row.name] is row, "a row that was cancelled"
+        self.engine.launch(rows)
 
     def check_order(self, plan: Plan) -> None:
         """Slots and the first chunk go to the highest rank, and what is behind it keeps to its budget."""
@@ -150,7 +160,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.engine.steps)
     @rule()
     def settle(self) -> None:
-        rows, tokens = self.engine.steps.popleft()
+        self.take(*self.engine.steps.popleft())
+
+    def take(self, rows: tuple[Sequence, ...], tokens: list[int]) -> None:
         for outcome in self.scheduler.settle(rows, tokens):
             self.check(outcome)
 
@@ -194,3 +206,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 TestAnyMixOfEvents = SchedulerMachine.TestCase
+
+
+class FirstTokensMachine(SchedulerMachine):
+    """The same where prefill brings the first token of an answer."""
+
+    prefills_last = True
+
+
+FirstTokensMachine.TestCase.settings = SchedulerMachine.TestCase.settings
+TestAnyMixOfEventsWithFirstTokens = FirstTokensMachine.TestCase

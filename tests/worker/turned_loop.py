@@ -13,7 +13,7 @@ from shared.readings import MemoryReading, PrefixReading
 from shared.sampling import Sampling
 from tests.worker.tiny_grammars import tiny_desk
 from tests.worker.workbench import FalseChannel, SteadyTimes
-from worker.engine.batch_engine import StepResult
+from worker.engine.batch_engine import PrefillResult, StepResult
 from worker.first_runs import FirstRuns
 from worker.grammar_desk import GrammarDesk
 from worker.held_memory import HeldMemory, MemorySources
@@ -40,6 +40,7 @@ SILENCE_S = PING_INTERVAL_S * PINGS_MISSED_MAX
 
 class FalseEngine:
     """Answers every row with token 7, a step behind, as the real one does; keeps what it was told to drop.
+    Of a chunk that has a prompt's last token the 7 comes at once.
 
     It raises `problem` in the call that `fails_in` names. `kept` says how many tokens of a sequence's prompt
     are there already, None while they are read from the disk; of one that isn't named, none are.
@@ -88,10 +89,11 @@ class FalseEngine:
     def prefix_names(self) -> list[int]:
         return self.names
 
-    def prefill(self, chunks: Seq[Chunk]) -> float:
+    def prefill(self, chunks: Seq[Chunk]) -> PrefillResult:
         assert chunks
         self.called("prefill")
-        return 3.0
+        rows = tuple(chunk.sequence for chunk in chunks if chunk.brings_token)
+        return PrefillResult(3.0, StepResult(rows, [7] * len(rows), 0.0) if rows else None)
 
     def launch(self, rows: Seq[Sequence]) -> None:
         self.called("launch")
@@ -142,6 +144,8 @@ class Turned:
         first_run_ms: float = 0.0,
         share_tokens: int = 0,
         grammars: GrammarDesk | None = None,
+        *,
+        prefills_last: bool = False,
     ) -> None:
         self.channel = FalseChannel()
         self.clock = FalseClock(1000.0)
@@ -154,7 +158,9 @@ class Turned:
         ours: Any = self.engine  # stands in for one with a model
         channel: Any = self.channel  # stands in for a dealer
         self.inbox = Inbox(channel, EPOCH, log)
-        self.scheduler = Scheduler(slots, times, reuse="any", share_tokens=share_tokens)
+        self.scheduler = Scheduler(
+            slots, times, reuse="any", share_tokens=share_tokens, prefills_last=prefills_last
+        )
         outbox = Outbox(channel, EPOCH)
         watch = HeldMemory(bounds, self.memory.sources, ours, 0, clock=self.clock, log=log)
         parts = Parts(
@@ -186,9 +192,9 @@ def submit(name: str, prompt: Seq[int] = (1,), max_tokens: int = 4, epoch: int =
     return Submit(epoch, name, 1, tuple(prompt), (), max_tokens, (), Sampling(), 0, QUANTUM_MS)
 
 
-def met_loop() -> Turned:
+def met_loop(*, prefills_last: bool = False) -> Turned:
     """Return a loop that has been greeted by its proxy."""
-    turned = Turned()
+    turned = Turned(prefills_last=prefills_last)
     turned.ping()
     turned.channel.sent.clear()
     return turned

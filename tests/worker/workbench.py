@@ -123,6 +123,7 @@ class Workbench:
             times,
             reuse=loaded.facts.reuse,
             share_tokens=loaded.facts.shares_from,
+            prefills_last=loaded.head is not None,
         )
         self.progress: list[Progress] = []
         self.manifest: list[Seq[ManifestRow]] = []

@@ -4,6 +4,8 @@ A decode step is launched before the one before it is read, so the device doesn'
 step needs from its predecessor, the tokens and what they add to a row's history, stays on the device. Prefill
 is waited for: its time sizes the next chunk, and an error in it shows where it happens.
 
+A prefill that ends a prompt brings the logits of the answer's next token, which is drawn at once.
+
 Only what a grammar allows next is found out by the host. Where a row of the step before has one, the forward
 pass alone is launched; the draw follows once that step was read, while the device is busy with the pass.
 """
@@ -64,13 +66,22 @@ class _Launched:
 class StepResult:
     """A step that was read: a token a row, and the time it took the device, in milliseconds.
 
-    `logprobs` are those of rows that ask for them; their `place` is the row's among `rows`.
+    Tokens that prefill has brought took none of their own. `logprobs` are those of rows that ask for them;
+    their `place` is the row's among `rows`.
     """
 
     rows: tuple[Sequence, ...]
     tokens: list[int]
     elapsed_ms: float
     logprobs: tuple[RowLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillResult:
+    """Chunks that were prefilled: their time in milliseconds, and the tokens that they have brought."""
+
+    elapsed_ms: float
+    firsts: StepResult | None
 
 
 class BatchEngine:
@@ -140,8 +151,8 @@ class BatchEngine:
                 self._prefilling.drop(sequence)
                 self._beginnings.forget(sequence)
 
-    def prefill(self, chunks: Seq[Chunk]) -> float:
-        """Prefill these chunks; return the milliseconds it took. Whole short prompts share a forward pass."""
+    def prefill(self, chunks: Seq[Chunk]) -> PrefillResult:
+        """Prefill these chunks, and draw what they bring. Whole short prompts share a forward pass."""
         started_at = time.perf_counter()
         coming_bytes = self._prefilling.coming_bytes(chunk.sequence for chunk in chunks)
         self._reuse.make_room(coming_bytes, moves_rows=not self._steps)
@@ -149,7 +160,27 @@ class BatchEngine:
         for chunk in chunks:
             self._reuse.keep_checkpoint(chunk)
         self._tokens_since_clear += sum(chunk.tokens for chunk in chunks)
-        return 1000 * (time.perf_counter() - started_at)
+        firsts = self._firsts(self._prefilling.take_logits())
+        return PrefillResult(1000 * (time.perf_counter() - started_at), firsts)
+
+    def _firsts(self, logits: dict[Sequence, mx.array]) -> StepResult | None:
+        """Draw the tokens that prefill has brought logits of."""
+        if not logits:
+            return None
+        rows = tuple(logits)
+        levels = tuple(self._flatness.level(row, row.launched) for row in rows)
+        sampler = BatchSampler([row.sampling for row in rows], self._loaded.facts.vocabulary, levels)
+        before = sampler.start([Ids(row.ids, row.emitted) for row in rows])
+        keys = [_key(row, row.settled) for row in rows] if sampler.needs_noise else []
+        masks, stacked = masks_of(rows, sampler.masked), mx.stack(list(logits.values()))
+        draw = sampler.draw(stacked, keys, before, masks)
+        covered = [] if draw.covered is None else cast("list[bool]", draw.covered.tolist())
+        if not all(covered):
+            self._note_flat(rows, covered)
+            draw = sampler.draw_again(stacked, keys, draw, before, masks)
+        tokens, logprobs = draw.read()
+        self._guiding.advance(rows, tokens)
+        return StepResult(rows, tokens, 0.0, logprobs)
 
     def launch(self, rows: Seq[Sequence]) -> None:
         """Start a decode step for exactly these rows; those that are new join, the others leave."""
@@ -258,9 +289,9 @@ class BatchEngine:
         self._sampler = BatchSampler([row.sampling for row in rows], self._loaded.facts.vocabulary, levels)
         self._sampled = (rows, levels)
         places = {} if previous is None else {row: place for place, row in enumerate(previous.rows)}
-        sources = [places.get(row, Ids(row.ids, row.emitted)) for row in rows]
+        sources = [places.get(row, _ids(row)) for row in rows]
         if previous is None:
-            return self._sampler.start([Ids(row.ids, row.emitted) for row in rows])
+            return self._sampler.start([_ids(row) for row in rows])
         return self._sampler.carry(previous.draw.history, sources)
 
     # --- steps --------------------------------------------------------------------------------------------
@@ -275,7 +306,7 @@ class BatchEngine:
         sampler = self._sampler
         logits = self._loaded.model(inputs[:, None], cache=self._caches.layers)[:, -1]
         self._caches.end_step()
-        keys = [_key(row) for row in rows] if sampler.needs_noise else []
+        keys = [_key(row, row.launched - 1) for row in rows] if sampler.needs_noise else []
         step = _Launched(rows, keys, sampler, before, logits, launched_at)
         if previous is None or previous.is_read or not has_guide_among(rows, previous.rows):
             self._draw(step)
@@ -303,15 +334,18 @@ class BatchEngine:
         if all(covered):
             return
         assert step.logits is not None
-        for row, is_covered in zip(step.rows, covered, strict=True):
-            if not is_covered:
-                self._flatness.missed(row, row.launched)
+        self._note_flat(step.rows, covered)
         step.drawn = step.sampler.draw_again(step.logits, step.keys, step.draw, step.before, step.masks)
         if self._steps and self._steps[-1] is not step:
             self._steps.pop()
             self._caches.roll_back()
             self._newest = self._forward(step)
             self._steps.append(self._newest)
+
+    def _note_flat(self, rows: Seq[Sequence], covered: Seq[bool]) -> None:
+        for row, is_covered in zip(rows, covered, strict=True):
+            if not is_covered:
+                self._flatness.missed(row, row.launched)
 
     def _elapsed_ms(self, launched_at: float) -> float:
         """Return the time since the device was free for this: its launch, or the read before it."""
@@ -321,5 +355,10 @@ class BatchEngine:
         return elapsed_ms
 
 
-def _key(row: Sequence) -> NoiseKey:
-    return noise_key(row.sampling.seed, row.sampling.choice, row.launched - 1)
+def _key(row: Sequence, index: int) -> NoiseKey:
+    return noise_key(row.sampling.seed, row.sampling.choice, index)
+
+
+def _ids(row: Sequence) -> Ids:
+    """Return what a row that joins consists of."""
+    return Ids(row.known, row.emitted + len(row.said))

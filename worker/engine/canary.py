@@ -12,7 +12,10 @@ _PROMPT_TOKENS: Final = 3
 
 
 def prove(engine: BatchEngine, vocabulary: int) -> None:
-    """Prefill a tiny prompt, decode one token and forget it; raises what the engine raises."""
+    """Prefill a tiny prompt, decode one token and forget it; raises what the engine raises.
+
+    The last id is a decode step's, as that is what most tokens are made by.
+    """
     ids = tuple(number % vocabulary for number in range(1, 1 + _PROMPT_TOKENS))
     greedy = Sampling(temperature=0.0)
     sequence = Sequence.of(Submit(0, "canary", 1, ids, (), 1, (), greedy, 0, 1.0), 0.0)

@@ -112,7 +112,7 @@ def _estimate(told: Told, built: Built, kv_bits: int, share_tokens: int) -> Esti
         kv_bits=kv_bits,
         shares_from=share_tokens if layout is not None else 0,
     )
-    loaded = LoadedModel(model, facts, layout, None, Together.NEVER, 0.0, 0.0, _NO_PASSES, 1.0)
+    loaded = LoadedModel(model, facts, layout, None, Together.NEVER, None, 0.0, 0.0, _NO_PASSES, 1.0)
     return Estimate(loaded, len(caches), weights_from, (*built.notes, *notes))
 
 

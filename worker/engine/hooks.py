@@ -21,7 +21,7 @@ from worker.engine.row_caches import parts_of
 
 _ATTENTION: Final = "scaled_dot_product_attention"
 # What a class of ours calls the one that it was made from.
-_CHANGED_FROM: Final = "changed_from"
+CHANGED_FROM: Final = "changed_from"
 
 
 class Way(Enum):
@@ -41,12 +41,12 @@ class Hooks:
     def hook(self, modules: Iterable[Module]) -> None:
         """Let each module's functions find grouped attention where they find mlx-lm's."""
         for module in modules:
-            self._change(module, _hooked_class(type(module)))
+            self.change(module, _hooked_class(type(module)))
 
     def split(self, modules: Iterable[Module]) -> None:
         """Let each module be called group by group."""
         for module in modules:
-            self._change(module, _split_class(type(module)))
+            self.change(module, _split_class(type(module)))
 
     def remove(self) -> None:
         """Make all as it was."""
@@ -54,7 +54,8 @@ class Hooks:
             module, before = self._before.pop()
             module.__class__ = before
 
-    def _change(self, module: Module, new: type) -> None:
+    def change(self, module: Module, new: type) -> None:
+        """Let a module be of another class, which has its own in CHANGED_FROM."""
         self._before.append((module, type(module)))
         module.__class__ = new
 
@@ -62,8 +63,8 @@ class Hooks:
 def restore(model: Module) -> None:
     """Take back what earlier hooks changed in a model, whoever has put them there."""
     for _name, module in model.named_modules():
-        while _CHANGED_FROM in vars(type(module)):
-            module.__class__ = getattr(type(module), _CHANGED_FROM)
+        while CHANGED_FROM in vars(type(module)):
+            module.__class__ = getattr(type(module), CHANGED_FROM)
 
 
 def hookable(model: Module) -> list[Module]:
@@ -87,7 +88,7 @@ def _names_attention(function: types.FunctionType) -> bool:
 
 
 def _hooked_class(kind: type) -> type:
-    members: dict[str, Any] = {_CHANGED_FROM: kind}
+    members: dict[str, Any] = {CHANGED_FROM: kind}
     for name, function in _functions_to_hook(kind).items():
         names = {**function.__globals__, _ATTENTION: attend(function.__globals__[_ATTENTION])}
         hooked = types.FunctionType(
@@ -105,7 +106,7 @@ def _split_class(kind: type) -> type:
     def split_call(self: Any, *arguments: Any, **named: Any) -> Any:
         return split(types.MethodType(call, self), names, arguments, named)
 
-    return type(f"Split{kind.__name__}", (kind,), {_CHANGED_FROM: kind, "__call__": split_call})
+    return type(f"Split{kind.__name__}", (kind,), {CHANGED_FROM: kind, "__call__": split_call})
 
 
 def callers(caches: Sequence[Any], run: Callable[[], None]) -> list[Module]:

@@ -21,6 +21,7 @@ from worker.engine.grouping import PlaceCosts
 from worker.engine.hooks import Way
 from worker.engine.joined_attention import SCORES_BYTES
 from worker.engine.kinds import KeysValues, Kind
+from worker.engine.output_head import OutputHead, output_head, put_back
 from worker.engine.probes import Prober, Room, Speed
 from worker.engine.row_batch import Layout
 from worker.engine.row_caches import (
@@ -52,7 +53,8 @@ class LoadedModel:
     """A model that has answered once. `layout` is how its rows are kept, None where one row runs at a time.
 
     `way` is how its attention is done for several groups, and `together` says which prompts may be
-    prefilled as one batch. Keys and values are quantised to `kv_bits`, 0 for not.
+    prefilled as one batch. `head` makes logits of one token a row, None where that can't be told from the
+    rest of the model. Keys and values are quantised to `kv_bits`, 0 for not.
 
     A prefill takes about as long as a decode step, which reads the weights once, and something a token.
     `working_set` is what a forward pass takes beside the caches, and `layer_share` the share of all caches
@@ -64,6 +66,7 @@ class LoadedModel:
     layout: Layout | None
     way: Way | None
     together: Together
+    head: OutputHead | None
     prefill_ms_per_token: float
     decode_ms_per_step: float
     working_set: WorkingSet
@@ -212,6 +215,7 @@ def warm_up(
         layout,
         side_by_side.way,
         side_by_side.together,
+        side_by_side.head,
         prefill_ms_per_token=speed.ms_per_token,
         decode_ms_per_step=speed.fixed_ms,
         working_set=prober.working_set(speed, room),
@@ -284,6 +288,7 @@ class _SideBySide:
     layout: Layout | None = None
     way: Way | None = None
     together: Together = Together.NEVER
+    head: OutputHead | None = None
     why_not: str = ""
     reuse: Reuse = "none"
     why_not_shared: str = "one row runs at a time"
@@ -310,13 +315,17 @@ class Remembered:
             return None
         layout = dataclasses.replace(layout, by_rows=way is Way.BY_ROWS)
         together = Together[known.together]
-        return _SideBySide(layout, way, together, reuse=known.reuse, why_not_shared=known.why_not_shared)
+        head = put_back(trial.model, trial.vocabulary) if known.prefills_last else None
+        return _SideBySide(
+            layout, way, together, head, reuse=known.reuse, why_not_shared=known.why_not_shared
+        )
 
     def keep(self, found: _SideBySide) -> None:
         """Remember it for the next life."""
         assert found.way is not None
         names = (found.way.name, found.together.name)
-        self.file.write(Findings(self.model, *names, found.reuse, found.why_not_shared))
+        prefills_last = found.head is not None
+        self.file.write(Findings(self.model, *names, found.reuse, found.why_not_shared, prefills_last))
 
 
 def _side_by_side(
@@ -342,7 +351,8 @@ def _side_by_side(
     beginnings = BeginningsTrial(trial(layout, vocabulary), way)
     reuse = beginnings.reuse()
     why_not = beginnings.why_not_shared() if reuse != "none" else "nothing of a prompt can be used again"
-    found = _SideBySide(layout, way, together, reuse=reuse, why_not_shared=why_not)
+    head = output_head(trial(layout, vocabulary), together)
+    found = _SideBySide(layout, way, together, head, reuse=reuse, why_not_shared=why_not)
     remembered.keep(found)
     return found
 

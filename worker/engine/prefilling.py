@@ -1,4 +1,7 @@
-"""The rows that prefill: what each begins with, and chunks of their prompts, one by one or side by side."""
+"""The rows that prefill: what each begins with, and chunks of their prompts, one by one or side by side.
+
+A chunk that ends a prompt with its last token brings the logits of the answer's next one.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -29,6 +32,7 @@ class Prefilling:
         self._kinds = loaded.layout.keys_values if loaded.layout is not None else []
         self._openings: dict[Sequence, Opening] = {}
         self._rows: dict[Sequence, Prefilled] = {}
+        self._logits: dict[Sequence, mx.array] = {}
         self._bytes_known: int | None = 0
 
     @property
@@ -82,7 +86,7 @@ class Prefilling:
         begun = [sequence for sequence in sequences if sequence not in self._rows]
         row_bytes, token_bytes = self._loaded.facts.row_bytes, self._loaded.facts.kv_bytes_per_token
         shared = sum(self._opening(sequence).base_tokens for sequence in begun)
-        return sum(row_bytes(len(sequence.ids) - 1) for sequence in begun) - shared * token_bytes
+        return sum(row_bytes(sequence.prefill_tokens) for sequence in begun) - shared * token_bytes
 
     def put_behind(self, sequence: Sequence, base: Lease) -> None:
         """Let a row begin behind a longer base from now on, and give back what it has of it, layer by layer.
@@ -97,7 +101,7 @@ class Prefilling:
             return
         prefilled = self._rows[sequence]
         assert self.is_under_way(sequence), "other rows are in its caches, or it joins the batch in any case"
-        room = room_tokens(len(sequence.ids) - 1 - base.tokens, self._loaded.facts.kv_pad_tokens)
+        room = room_tokens(sequence.prefill_tokens - base.tokens, self._loaded.facts.kv_pad_tokens)
         caches = put_behind(self._loaded.new_caches(prefilled.length), self._kinds, base, 1, room)
         move(prefilled, self._kinds, caches, base)
         if prefilled.base is not None:
@@ -132,7 +136,7 @@ class Prefilling:
         """Return a row's prefill, begun if it wasn't."""
         if sequence not in self._rows:
             opening = self._popped(sequence)
-            caches, first = self._begun(opening, 1, len(sequence.ids) - 1)
+            caches, first = self._begun(opening, 1, sequence.prefill_tokens)
             self._rows[sequence] = Prefilled(caches, 0, opening.tokens, base=opening.base, first=first)
             self._bytes_known = None
         return self._rows[sequence]
@@ -167,6 +171,11 @@ class Prefilling:
                 self._prefill_alone(chunk)
         self._bytes_known = None
 
+    def take_logits(self) -> dict[Sequence, mx.array]:
+        """Hand over the logits, (vocabulary,), of each answer's next token that prefill has brought."""
+        logits, self._logits = self._logits, {}
+        return logits
+
     def _groups(self, chunks: list[Chunk]) -> list[list[Chunk]]:
         bound = self.chunk_bound
         start = chunks[0].start
@@ -179,7 +188,7 @@ class Prefilling:
         Or all that is left of one, behind a beginning that is shared; what was copied for it alone is none.
         """
         window = self._loaded.facts.window_tokens
-        is_short = not window or chunk.start + chunk.tokens <= window
+        is_short = not window or chunk.end <= window
         may = self._loaded.together is not Together.NEVER and chunk.is_whole_prefill and is_short
         opening = self._opening(chunk.sequence)
         return may and not self.has(chunk.sequence) and (not opening.tokens or opening.base is not None)
@@ -200,10 +209,9 @@ class Prefilling:
     def _prefill_alone(self, chunk: Chunk) -> None:
         """Prefill the next piece of one prompt."""
         prefilled = self.get(chunk.sequence)
-        self._loaded.model(mx.array([chunk.ids]), cache=prefilled.caches)
+        self._pass([chunk], lambda: self._loaded.model(mx.array([chunk.ids]), cache=prefilled.caches))
         trim_windows(prefilled.caches)
-        # One pass after the other: evaluated together, each would take its memory at the same time.
-        mx.eval([cache.state for cache in prefilled.caches])
+        self._evaluate([chunk], prefilled.caches)
         prefilled.length += chunk.tokens
 
     def _prefill_together(self, chunks: Seq[Chunk]) -> None:
@@ -217,13 +225,30 @@ class Prefilling:
         for opening in openings[1:]:
             opening.copied()
         ids = [chunk.ids + chunk.ids[-1:] * (longest - chunk.tokens) for chunk in chunks]
-        prefill_together(self._loaded.model, caches, ids, [chunk.tokens for chunk in chunks])
-        mx.eval([cache.state for cache in caches])
+        lengths = [chunk.tokens for chunk in chunks]
+        self._pass(chunks, lambda: prefill_together(self._loaded.model, caches, ids, lengths))
+        self._evaluate(chunks, caches)
         for row, (chunk, opening) in enumerate(zip(chunks, openings, strict=True)):
             length = opening.tokens + chunk.tokens
             self._rows[chunk.sequence] = Prefilled(
                 caches, row, length, padded=True, base=opening.base, first=first
             )
+
+    def _pass(self, chunks: Seq[Chunk], run: Callable[[], mx.array]) -> None:
+        """Make a forward pass of these chunks, one a row; keep the logits that are wanted of it."""
+        head = self._loaded.head
+        if head is None or not any(chunk.brings_token for chunk in chunks):
+            run()
+            return
+        logits = head.last(run, [chunk.tokens for chunk in chunks])
+        self._logits |= {
+            chunk.sequence: logits[row] for row, chunk in enumerate(chunks) if chunk.brings_token
+        }
+
+    def _evaluate(self, chunks: Seq[Chunk], caches: list[Any]) -> None:
+        """Wait for a pass: evaluated together, passes would take their memory at the same time."""
+        logits = [self._logits[chunk.sequence] for chunk in chunks if chunk.brings_token]
+        mx.eval(logits, [cache.state for cache in caches])
 
     # --- beginnings ---------------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ class Reuse:
 
     def keep_checkpoint(self, chunk: Chunk) -> None:
         """Keep the state at which a chunk ends, if its prompt may be used again from there on."""
-        end = chunk.start + chunk.tokens
+        end = chunk.end
         if end not in chunk.sequence.checkpoints or not self._beginnings.reuses:
             return
         source = self._prefilling.source(chunk.sequence)

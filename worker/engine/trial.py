@@ -215,12 +215,16 @@ def _centred(logits: mx.array, usable: mx.array) -> mx.array:
     return mx.where(usable, kept - mean, 0.0)
 
 
-def prefill_together(model: Any, caches: list[Any], ids: list[Any], lengths: list[int]) -> None:
-    """Prefill prompts, padded on the right to one length, as one batch; states stop at each row's own end."""
+def prefill_together(model: Any, caches: list[Any], ids: list[Any], lengths: list[int]) -> mx.array:
+    """Prefill prompts, padded on the right to one length, as one batch; states stop at each row's own end.
+
+    Return the model's logits, which needn't be evaluated.
+    """
     states = [part for part in Prefilled(caches, 0).parts if hasattr(part, "prepare")]
     if len(set(lengths)) > 1:
         for part in states:
             part.prepare(lengths=lengths)
-    model(mx.array(ids), cache=caches)
+    logits: mx.array = model(mx.array(ids), cache=caches)
     for part in states:
         part.finalize()
+    return logits

@@ -344,3 +344,13 @@ def test_keys_that_always_have_work_waiting_stay_within_a_bound_of_each_other(ev
             desk.end(*(each.name for each in guests), completed=False)
         desk.end(*(each.name for each in running if not each.remaining))
         assert abs(counter(desk, "a") - counter(desk, "b")) <= bound_ms
+
+
+def test_a_token_that_prefill_brought_is_no_step_that_took_no_time():
+    desk = desk_of()
+    desk.arrive("a")
+    desk.decide()
+    desk.step("a", ms=40.0)
+    desk.step("a", ms=0.0)
+    assert desk.state.speeds.step_ms(1) == 40.0
+    assert desk.state.answers["a"].emitted == 2
