@@ -8,7 +8,7 @@ No wired limit is ever set: whole-machine panics are reported with it, and none 
 
 import functools
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import mlx.core as mx
@@ -44,6 +44,11 @@ class DeviceReport:
     def usable_bytes(self) -> int:
         most_bytes = self.working_set_bytes or self.memory_bytes
         return min(most_bytes, self.free_bytes or most_bytes)
+
+    @property
+    def alone(self) -> "DeviceReport":
+        """The device as it is when no other process holds any of its memory."""
+        return replace(self, free_bytes=0)
 
 
 @dataclass(frozen=True, slots=True)

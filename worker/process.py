@@ -17,8 +17,9 @@ from typing import Final, NoReturn
 from shared import lifeline, logs
 from shared.channel import DealerChannel
 from shared.clock import SystemClock
+from shared.config import WorkerSettings
 from shared.errors import ModelError
-from shared.limits import GIB
+from shared.limits import GIB, MIB
 from shared.messages import Hello, Phase, Progress
 from shared.model_folder import TOKENIZER_FILE, ModelFolder
 from shared.readings import MemoryReading
@@ -120,7 +121,7 @@ def _load(spec: LaunchSpec, report: Callable[[Progress], None]) -> _Ready:
         device, settings.memory_fraction, settings.kv_budget_mb, weights_bytes, reserve.nbytes
     )
     if budget.kv_bytes < loaded.facts.batch_bytes([1]):
-        raise ModelError(f"{folder.path} doesn't fit in memory: {budget.warning}")
+        raise _no_room(loaded, settings, device, f"{folder.path} doesn't fit in memory: {budget.warning}")
     bounds = Bounds(
         limit_bytes=limit_bytes,
         budget_bytes=budget.kv_bytes,
@@ -131,6 +132,19 @@ def _load(spec: LaunchSpec, report: Callable[[Progress], None]) -> _Ready:
     first_run_ms = FIRST_RUN_MS if device.is_gpu else 0.0
     kept_bytes = memory.kept_bytes(budget, settings.cache_memory_mb)
     return _Ready(loaded, budget, bounds, reserve.bound, first_run_ms, kept_bytes)
+
+
+def _no_room(
+    loaded: LoadedModel, settings: WorkerSettings, device: memory.DeviceReport, problem: str
+) -> Exception:
+    """Return how to end: what other processes hold for now is no reason to give a model up."""
+    whole, fraction, weights_bytes = device.alone, settings.memory_fraction, loaded.facts.weights_bytes
+    reserve = loaded.reserve(settings.slots, max(0, memory.limit_bytes(whole, fraction) - weights_bytes))
+    alone = memory.budget(whole, fraction, settings.kv_budget_mb, weights_bytes, reserve.nbytes)
+    if alone.kv_bytes < loaded.facts.batch_bytes([1]):
+        return ModelError(problem)
+    taken_mb = (whole.usable_bytes - device.usable_bytes) // MIB
+    return MemoryError(f"{problem}; other processes hold {taken_mb} MiB of it")
 
 
 class _LoadingProgress:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from ops import demo
-from ops.chaos import down, exhaustion, kills, poison, proxy_death, soak, upgrade
+from ops.chaos import crowded, down, exhaustion, kills, poison, proxy_death, soak, upgrade
 from ops.chaos.traffic import NotUndisturbed
 from ops.figures.processes import NotStarted, machine
 from ops.load.command_line import end_in_order_on_sigterm, parser
@@ -27,6 +27,7 @@ from shared.config import Settings
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     kills.SCENARIO,
     exhaustion.SCENARIO,
+    crowded.SCENARIO,
     poison.SCENARIO,
     down.SCENARIO,
     proxy_death.SCENARIO,

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Self
 
 import psutil
 
-from ops.figures.processes import free_port, wait_until_ok
+from ops.figures.processes import NotStarted, free_port, wait_until_ok
 from ops.load.processes import started
 from shared.config import Settings
 from worker.journal import Life, folder_of, read_lives
@@ -20,6 +20,7 @@ Role = Literal["proxy", "worker"]
 
 _NOTHING_LEFT_S: Final = 15.0
 _LOOK_S: Final = 0.1
+_SAID: Final = 12  # lines of each log
 
 
 class House:
@@ -70,10 +71,14 @@ class House:
         return process
 
     def open(self) -> None:
-        """Start both, and wait until the model is loaded."""
-        wait_until_ok(self.port, "/health/live", self.start("proxy"))
-        self.start("worker")
-        wait_until_ok(self.port, "/health/ready", self._running["proxy"][0])
+        """Start both, and wait until the model is loaded. NotStarted has what they said last."""
+        try:
+            wait_until_ok(self.port, "/health/live", self.start("proxy"))
+            self.start("worker")
+            wait_until_ok(self.port, "/health/ready", self._running["proxy"][0])
+        except NotStarted as problem:
+            said = [line for role in self._running for line in self._log(role).read_text().splitlines()[-_SAID:]]
+            raise NotStarted("\n".join([str(problem), *said])) from problem
 
     def kill(self, role: Role) -> None:
         """Send SIGKILL, and wait for the end of this one process."""

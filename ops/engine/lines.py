@@ -148,6 +148,14 @@ def _arrival(pair: _Pair, quantum_ms: float) -> list[Line]:
     ]
 
 
+def _first(pair: _Pair, _quantum_ms: float) -> list[Line]:
+    at_most = Aim("at most", 1.0)
+    return [
+        pair.compared("time to first token, alone", "ms", "alone_ms", at_most),
+        pair.compared("among streams", "ms", "among_ms", at_most),
+    ]
+
+
 _LINES: Final[Mapping[str, Callable[[_Pair, float], list[Line]]]] = {
     "equal": _equal,
     "mixed": _mixed,
@@ -155,4 +163,5 @@ _LINES: Final[Mapping[str, Callable[[_Pair, float], list[Line]]]] = {
     "samplers": _samplers,
     "seeded": _seeded,
     "arrival": _arrival,
+    "first": _first,
 }

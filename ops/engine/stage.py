@@ -43,8 +43,8 @@ class Stage:
 
     @property
     def now_s(self) -> float:
-        """When the newest token came."""
-        return max(moment for times in self.times.values() for moment in times)
+        """When the newest token came; 0 before any did."""
+        return max((moment for times in self.times.values() for moment in times), default=0.0)
 
     @property
     def lengths(self) -> list[int]:

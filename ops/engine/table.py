@@ -92,6 +92,7 @@ Only decode steps are timed, {steps} of them, once all rows are prefilled.
 kv8's other is the engine itself, without quantised caches.
 seeded: {others} rows, and one more, without and with a seed of its own.
 arrival: {arriving} tokens come among {streams} streams.
+first: prompts of {short} tokens, one after the other, alone and among {others} streams.
 p95 is over gaps between tokens, {gaps} steps a stretch.
 Processor time is the whole process's: on a machine with other work it is the fairer measure.
 KV bytes: each side's own arrays, after the last step. Peak: all that was allocated, prefill included.

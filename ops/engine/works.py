@@ -8,7 +8,7 @@ from typing import Final
 
 from ops.engine.side import Contestant, Request, Side, held_bytes
 from ops.engine.stage import Stage, gaps_ms, tokens_between
-from ops.load.statistics import percentile
+from ops.load.statistics import median, percentile
 from shared.sampling import LogitBias, Sampling
 
 QUIET_FACTOR: Final = 1.5  # how much slower than undisturbed streams may be, beside a quantum
@@ -16,6 +16,8 @@ QUIET_FACTOR: Final = 1.5  # how much slower than undisturbed streams may be, be
 _SPARE_TOKENS: Final = 256  # what a row may make while others still prefill
 _SETTLED_TOKENS: Final = 3  # of each row, before steps are timed
 _PROMPTS_SEED: Final = 20
+_FIRSTS: Final = 7  # newcomers, one after the other; the first of them isn't counted
+_FIRST_TOKENS: Final = 3  # of an answer of which only the first counts
 
 GREEDY: Final = Sampling(temperature=0.0)
 USUAL: Final = Sampling(temperature=0.7, seed=1)
@@ -169,6 +171,26 @@ def _arrival(side: Side, _who: Contestant, setting: Setting) -> Measured:
     return {**felt, "of_allowed": felt["p95_ms"] / allowed_ms, "first_token_s": first_s - came_s}
 
 
+def _first(side: Side, _who: Contestant, setting: Setting) -> Measured:
+    """Measure the time to the first token of short prompts, alone and then among streams."""
+    stage = Stage(side)
+    alone_ms = _firsts_ms(stage, "alone", setting)
+    _begun(stage, _rows("stream", setting, setting.scale.equal, [GREEDY] * (setting.scale.rows - 1)))
+    return {"alone_ms": median(alone_ms), "among_ms": median(_firsts_ms(stage, "among", setting))}
+
+
+def _firsts_ms(stage: Stage, name: str, setting: Setting) -> list[float]:
+    """Let newcomers in, each when the one before has ended; return the time to each one's first token."""
+    took_ms: list[float] = []
+    samplings = [GREEDY] * _FIRSTS
+    for newcomer in _rows(name, setting, setting.scale.short, samplings, tokens_max=_FIRST_TOKENS):
+        came_s = stage.now_s
+        stage.add([newcomer])
+        stage.until([newcomer.name], _FIRST_TOKENS)
+        took_ms.append(1000 * (stage.times[newcomer.name][0] - came_s))
+    return took_ms[1:]
+
+
 def _begun(stage: Stage, requests: Sequence[Request]) -> list[str]:
     """Let rows in and wait until all answer; return their names."""
     names = [request.name for request in requests]
@@ -219,4 +241,5 @@ WORKS: Final[Mapping[str, Measure]] = {
     "samplers": _samplers,
     "seeded": _seeded,
     "arrival": _arrival,
+    "first": _first,
 }

@@ -8,12 +8,14 @@ import pytest
 from rich.console import Console
 
 from ops.chaos import __main__ as command
-from ops.chaos import down, soak, timeline
+from ops.chaos import crowded, down, hog, soak, timeline
 from ops.chaos.traffic import NotUndisturbed
 from ops.load.command_line import parser
 from ops.load.plan import Plan, Scenario, rows_table
 from ops.load.progress import Progress
 from ops.load.statistics import summary
+from worker import memory
+from worker.memory import DeviceReport
 
 EFFECT = timeline.Effect(
     "SIGKILL", "killed", 0.5, 0.0, 2.0, 2.5, (("batch", 3.0),), (4.0,), streams=1, resumed=1
@@ -35,6 +37,17 @@ SAMPLES = {
         "large": ["refused 422", "refused 422"],
         "small": 3,
         "last_death": "memory",
+        "rung": 1,
+    },
+    "crowded": {
+        "device": "a card",
+        "kinds": timeline.by_kind([NOTHING]),
+        "lives": [{"epoch": 1, "cause": "memory"}],
+        "requests": 96,
+        "endings": {"done": 96},
+        "refusals": {},
+        "tokens_lost": 0,
+        "tokens_added": 0,
         "rung": 1,
     },
     "poison": {
@@ -68,6 +81,22 @@ SAMPLES = {
         "endings": {"done": 3},
     },
 }
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        DeviceReport("cpu", 0, 1 << 34),
+        DeviceReport("Apple M3 Max", 48 << 30, 64 << 30, shares_memory=True, is_gpu=True),
+    ],
+    ids=lambda device: device.name,
+)
+def test_no_memory_is_taken_that_is_the_systems(device, monkeypatch, tmp_path, demo_folder):
+    """Everything else on the machine would be swapped out, or killed."""
+    monkeypatch.setattr(memory, "device_report", lambda: device)
+    figures = crowded.measure(Plan(demo_folder, tmp_path, 1, Progress()))
+    assert figures == {"problems": [f"{device.name} has no memory of its own to be taken"], "began": False}
+    assert hog.main() == 2
 
 
 @pytest.mark.parametrize("scenario", command.SCENARIOS, ids=lambda scenario: scenario.name)

@@ -24,6 +24,8 @@ FELT = {
     "longest_ms": [30.0],
     "of_allowed": [0.5],
     "first_token_s": [1.0],
+    "alone_ms": [40.0],
+    "among_ms": [50.0],
 }
 
 

@@ -119,12 +119,21 @@ def test_the_stall_of_an_arrival_is_in_the_gaps_up_to_its_first_token():
     assert values["first_token_s"] == pytest.approx(2.1)
 
 
+def test_a_first_token_is_waited_for_from_when_its_prompt_came_alone_and_among_streams():
+    values, side = measured("first", lambda rows: 0.1 * len(rows), prefill_s=2.0)
+    assert values["alone_ms"] == pytest.approx(2100)
+    assert values["among_ms"] == pytest.approx(2000 + 100 * SCALE.rows)
+    newcomers = [request for request in side.asked if not request.name.startswith("stream")]
+    assert {len(request.ids) for request in newcomers} == {SCALE.short}
+
+
 @pytest.mark.parametrize("work", WORKS)
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_no_row_ends_while_it_is_measured_nor_outgrows_the_context_of_its_scale(work, scale):
     side = Clockwork(lambda _rows: 0.1, prefill_s=0.0)
     WORKS[work](side, Contestant("clockwork", FACTS, lambda: side), Setting(scale, 50, 250.0))
-    assert {request.name for request in side.asked} - side.left.keys() <= {"before-0", "seeded-0", "after-0"}
+    ended = {request.name for request in side.asked} - side.left.keys()
+    assert {name.split("-")[0] for name in ended} <= {"before", "seeded", "after", "alone", "among"}
     assert max(len(each.ids) + each.tokens_max for each in side.asked) <= scale.context_tokens
 
 

@@ -13,6 +13,7 @@ from shared.model_folder import ModelFolder
 from tests.worker.life_of_a_process import ENDLESS, EPOCH, PROMPT, Life, submit
 from tests.worker.tiny_models import greedy_alone, load_saved
 from worker import foreign_signals, manifest
+from worker.death import MemoryEvidence, death_of
 from worker.launch import (
     EXIT_PLANNED,
     SENT_BY_ANOTHER,
@@ -190,3 +191,32 @@ async def test_a_worker_that_holds_much_from_the_start_serves_and_does_not_ask_t
         await life.hears(Finished, sequence="a", index=50)
         told = await life.hears(Progress, answers=1)
         assert (told.wants_recycle, told.budget_bytes) == (False, 16 << 20)
+
+
+# --- room -------------------------------------------------------------------------------------------------
+
+ON_A_CARD: Final = """
+from worker.process_start import without_tokenizers
+with without_tokenizers():
+    from worker import process
+from worker import memory
+memory.device_report = lambda: memory.DeviceReport(
+    "card", 0, memory_bytes={memory_bytes}, shares_memory=False, free_bytes={free_bytes}, is_gpu=True
+)
+process.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "cause"), [(1 << 36, "memory"), (1 << 16, "cannot_load")], ids=["taken", "too small"]
+)
+async def test_a_model_is_given_up_only_where_it_would_not_fit_alone(
+    memory_bytes: int, cause: str, start: Callable[..., Life], folder: ModelFolder
+) -> None:
+    """What others hold of a card may be free again when the next life begins."""
+    code = ON_A_CARD.format(memory_bytes=memory_bytes, free_bytes=1 << 16)
+    async with start(folder.path, code=code) as life:
+        death = death_of(*await life.exit_status(), MemoryEvidence())
+    assert death.cause == cause
+    assert "doesn't fit in memory" in death.detail
+    assert ("other processes hold 65535 MiB" in death.detail) == (cause == "memory")

@@ -41,8 +41,8 @@ class Keep(Protocol):
 class Bases:
     """Finds bases of `share_tokens` or more (0: none), in whole blocks and perhaps half of one more.
 
-    Where two prompts part is chance: their questions may begin with the same words. So a base goes on beyond
-    its whole blocks only if a turn ends there, which is the same place for all that come later. Half a block
+    Where two prompts part may be chance: their questions may begin with the same words. So where a turn ends
+    beyond the whole blocks a base ends with it, which is the same place for all that come later. Half a block
     is what room for tokens comes in, so that rows take no more by it than in whole blocks.
     """
 
@@ -70,7 +70,7 @@ class Bases:
         best, common = self.closest(sequence, others)
         if best is None or common < self.share_tokens:
             return None
-        common = self._up_to_a_turns_end(sequence, best, common)
+        common = self._further(sequence, best, common)
         if common <= more_than:
             return None
         ids, salt = sequence.ids[:common], sequence.salt
@@ -123,14 +123,14 @@ class Bases:
             return None
         return self._store.lease(base.blocks[:count])
 
-    def _up_to_a_turns_end(self, sequence: Sequence, other: Other, common: int) -> int:
-        """Return the end of the half block that is in turns which two sequences have in common."""
+    def _further(self, sequence: Sequence, other: Other, common: int) -> int:
+        """Return the end of the half block up to which two sequences go on alike, or up to a turn's end."""
         if not self._is_cuttable:
             return common
         most = min(len(sequence.ids) - 1, other.computed, common + PREFIX_BLOCK_TOKENS)
-        end = at = common
+        end, at = 0, common
         while at < most and sequence.ids[at] == other.sequence.ids[at]:
             at += 1
             if sequence.ids[at - 1] in sequence.stop_ids:
                 end = at
-        return end // _HALF * _HALF
+        return (end or at) // _HALF * _HALF
