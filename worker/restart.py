@@ -177,7 +177,9 @@ class RestartPolicy:
 
     def _learn(self, death: Death, life: Life, at: float) -> float:
         """Become more cautious after a death, and return the wait before the next life."""
-        helpless = death.cause == "memory" and not self._ladder.step_down()
+        # Who never got ready found no room for the model itself, which no caution of ours makes smaller.
+        by_memory = death.cause == "memory" and life.healthy_since is not None
+        helpless = by_memory and not self._ladder.step_down()
         delay_s = 0.0
         if not self._was_planned(death, life, at):
             self._failures += 1

@@ -77,7 +77,9 @@ class House:
             self.start("worker")
             wait_until_ok(self.port, "/health/ready", self._running["proxy"][0])
         except NotStarted as problem:
-            said = [line for role in self._running for line in self._log(role).read_text().splitlines()[-_SAID:]]
+            said = [
+                line for role in self._running for line in self._log(role).read_text().splitlines()[-_SAID:]
+            ]
             raise NotStarted("\n".join([str(problem), *said])) from problem
 
     def kill(self, role: Role) -> None:

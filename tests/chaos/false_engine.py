@@ -218,6 +218,7 @@ _MODULES: Final[dict[str, dict[str, Any]]] = {
     "engine.stored_arrays": {"FORMAT": 0, "weights_digest": lambda _model: ""},
     "memory": {
         "Budget": _Budget,
+        "DeviceReport": _Device,
         "bound_buffer_cache": _nothing,
         "device_report": _Device,
         "limit_bytes": lambda *_: _PLENTY,

@@ -126,6 +126,8 @@ class Bench:
         return waits[0]
 
     def die_of_memory(self) -> float:
+        """Let the worker be ready, and die."""
+        self.report(1, "idle")
         return self.die(-signal.SIGABRT, "out of memory\n")
 
 

@@ -45,8 +45,21 @@ def test_other_deaths_leave_the_rung_alone(bench: Bench) -> None:
 def test_a_memory_death_on_the_lowest_rung_opens_the_breaker() -> None:
     bench = Bench(SETTINGS, rung=3)
     assert bench.care == Care(3, "closed")
+    bench.report(1, "idle")
     said = bench.exit(-signal.SIGABRT, "out of memory\n")
     assert Tell(BackingOff(FIRST, 60.0, Care(3, "open"))) in said
+
+
+def test_who_finds_no_memory_for_the_model_is_tried_again_soon_and_no_caution_is_learned_from_it() -> None:
+    """Somebody else has taken it for a while: less of a budget would make the model no smaller."""
+    bench = Bench(SETTINGS, rung=2)
+    bench.die_of_memory()
+    waits = []
+    for _ in range(4):
+        bench.report(1, "loading")
+        waits.append(bench.die(-signal.SIGABRT, "out of memory\n"))
+    assert waits == [1.0, 2.0, 4.0, 8.0]
+    assert bench.care == Care(3, "closed")
 
 
 def test_healthy_time_climbs_and_the_proxy_hears_it_within_a_tick(bench: Bench) -> None:
@@ -92,6 +105,7 @@ def test_a_crash_does_not_take_back_the_healthy_time_before_it(bench: Bench) -> 
 
 
 def test_evidence_of_a_shortage_makes_a_silent_kill_a_memory_death(bench: Bench) -> None:
+    bench.report(1)
     said = bench.exit(-signal.SIGKILL, evidence=MemoryEvidence(available_share=0.01))
     assert cause_of(said)[0] == "memory"
     assert bench.care.rung == 1

@@ -203,7 +203,7 @@ class World:
         assert all(gap > SETTINGS.breaker_open_s - ROUNDING_S for gap in gaps), "trials too close"
 
     def check_care(self, care: Care) -> None:
-        """A rung lower only for a memory death, and then one at a time."""
+        """A rung lower only for a memory death of a worker that was ready, and then one at a time."""
         assert care.rung <= min(self.care.rung + self.fallen, RUNG_MAX), "a rung down for nothing"
         assert not self.fallen or care.rung == min(self.care.rung + 1, RUNG_MAX), "no rung for a memory death"
         self.care, self.fallen = care, 0
@@ -259,7 +259,8 @@ class World:
         ordered = self.parted_at is not None and status in (EXIT_PLANNED, -signal.SIGKILL)
         free = ordered or (status == EXIT_PLANNED and served)
         self.failures += 0 if free else 1
-        self.fallen = int(status == -signal.SIGABRT and not self.stopping)
+        was_ready = self.ready_at is not None
+        self.fallen = int(status == -signal.SIGABRT and was_ready and not self.stopping)
         self.next_start = "planned" if free else "unplanned"
         self.died_at = self.now
         self.script = self.killed_at = self.silent_since = None
