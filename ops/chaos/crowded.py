@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Final
 
 from rich.table import Table
@@ -23,12 +24,13 @@ from ops.chaos.said import mixed_asks
 from ops.chaos.traffic import again_and_again, kept_up, undisturbed
 from ops.load.arrivals import dice
 from ops.load.plan import Figures, Plan, Scenario, rows_table, run, shown
+from ops.load.statistics import summary
 from worker import memory
 
 _TIMES: Final = 3
 _STREAMS: Final = 8
 _ASKS: Final = 16
-_TOKENS: Final = (64, 256)
+_TOKENS: Final = (128, 384)
 _TAKEN_S_MAX: Final = 60.0
 _DEATH_S_MAX: Final = 30.0
 _HELD_S: Final = 8.0  # after the death: the next life finds nothing either
@@ -54,7 +56,7 @@ def measure(plan: Plan) -> Figures:
 async def _measure(plan: Plan, house: House) -> Figures:
     asks = mixed_asks(plan.seed, _ASKS, _TOKENS)
     numbers = dice(plan.seed, "crowded")
-    struck: list[timeline.Fault] = []
+    struck: list[_Taken] = []
     problems: list[str] = []
     async with Client(house.port, plan.folder.name, label="crowded") as client:
         with plan.progress.phase("crowded: the same answers, undisturbed", told=client.told):
@@ -76,7 +78,8 @@ async def _measure(plan: Plan, house: House) -> Figures:
         _, ready = await client.get("/health/ready")
         said = client.said
     lives = house.lives()
-    found = timeline.account(struck, lives, said, expected)
+    faults = [each.fault for each in struck]
+    found = timeline.account(faults, lives, said, expected)
     tokenizer = Tokenizer.from_file(str(plan.folder.path / "tokenizer.json"))
     apart = checks.differences(said, expected, lambda text: tokenizer.encode(text).ids)
     problems += [
@@ -93,6 +96,7 @@ async def _measure(plan: Plan, house: House) -> Figures:
         problems.append("the worker never died: nothing was tried")
     return {
         "problems": problems,
+        "died_s": summary([each.died_s for each in struck if each.fault.kills]),
         "kinds": timeline.by_kind(found.effects),
         "requests": len(said),
         "endings": dict(Counter(" ".join(one.endings[-1:]) for one in said)),
@@ -105,22 +109,33 @@ async def _measure(plan: Plan, house: House) -> Figures:
     }
 
 
-async def _crowd(house: House, client: Client) -> timeline.Fault:
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Once that memory was taken: the worker died of it after `died_s`, which is when the fault struck."""
+
+    fault: timeline.Fault
+    died_s: float
+
+
+async def _crowd(house: House, client: Client) -> _Taken:
     """Take everything, wait for the worker's death, hold on for a while, and let go."""
     epoch = await watch.epoch_of(client)
-    at = time.time()
+    began_at = time.time()
     async with _hog():
         deadline = time.monotonic() + _DEATH_S_MAX
-        while not (died := _has_ended(house, epoch)) and time.monotonic() < deadline:  # noqa: ASYNC110 (bounded, and rare)
+        while (died_at := _died_at(house, epoch)) is None and time.monotonic() < deadline:  # noqa: ASYNC110 (bounded, and rare)
             await asyncio.sleep(_LOOK_S)
-        if died:
+        if died_at is not None:
             await asyncio.sleep(_HELD_S)
-    await watch.ready_again(client, epoch if died else None)
-    return timeline.Fault(_KIND, at, time.time(), kills=died)
+    await watch.ready_again(client, None if died_at is None else epoch)
+    at = began_at if died_at is None else died_at
+    return _Taken(timeline.Fault(_KIND, at, time.time(), kills=died_at is not None), at - began_at)
 
 
-def _has_ended(house: House, epoch: int | None) -> bool:
-    return any(life.epoch == epoch and life.ended_at is not None for life in house.lives())
+def _died_at(house: House, epoch: int | None) -> float | None:
+    """Return when the life of this epoch ended, in seconds of the wall clock."""
+    ends = (life.ended_at for life in house.lives() if life.epoch == epoch)
+    return next((ended_at.timestamp() for ended_at in ends if ended_at is not None), None)
 
 
 @contextlib.asynccontextmanager
@@ -162,7 +177,7 @@ def table(figures: Figures) -> Table:
         f"{figures['device']}: {_KIND}",
         str(each["faults"]),
         str(len(deaths)),
-        shown(each["detect_s"].get("p50"), 1, " s"),
+        shown(figures["died_s"].get("p50"), 1, " s"),
         *(shown(each["ready_s"].get(part), 1, " s") for part in ("p50", "max")),
         *(shown(each["next_token_s"].get(part), 1, " s") for part in ("p50", "max")),
         str(each["streams"]),
@@ -173,7 +188,8 @@ def table(figures: Figures) -> Table:
         f"{figures['requests']} requests: "
         + ", ".join(f"{count} x {ending}" for ending, count in figures["endings"].items())
         + f"; tokens lost {figures['tokens_lost']}, added {figures['tokens_added']}; rung {figures['rung']}; "
-        f"times are from when it begins to take; it lets go {_HELD_S:.0f} s after the first death; refusals: "
+        f"died: from when it begins to take; ready and token: from the death; it lets go {_HELD_S:.0f} s "
+        f"after that; refusals: "
         + (", ".join(f"{count} x {refusal}" for refusal, count in figures["refusals"].items()) or "none")
     )
     return result

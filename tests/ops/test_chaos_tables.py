@@ -41,6 +41,7 @@ SAMPLES = {
     },
     "crowded": {
         "device": "a card",
+        "died_s": summary([]),
         "kinds": timeline.by_kind([NOTHING]),
         "lives": [{"epoch": 1, "cause": "memory"}],
         "requests": 96,
