@@ -1,4 +1,4 @@
-"""What trials found out about how a model's rows run side by side, remembered for a worker's next life."""
+"""What trials and probes have found out about a model, remembered for a worker's next life."""
 
 import contextlib
 import os
@@ -9,8 +9,9 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from shared.model_facts import Reuse
+from worker.engine.working_set import WorkingSet
 
-_BYTES_MAX: Final = 4096
+_BYTES_MAX: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,9 @@ class Findings:
     """Of one model with caches of one precision, `model`.
 
     `way` and `together` are names of `worker.engine.trial`'s: how attention is done, and which prompts are
-    prefilled as one batch. `prefills_last` says whether prefill brings the first token of an answer. The
-    others are ModelFacts' fields.
+    prefilled as one batch. `prefills_last` says whether prefill brings the first token of an answer, and
+    `working_set` what forward passes take behind contexts of up to `context_tokens`. The others are
+    ModelFacts' fields.
     """
 
     model: str
@@ -28,6 +30,8 @@ class Findings:
     reuse: Reuse
     why_not_shared: str
     prefills_last: bool
+    context_tokens: int
+    working_set: WorkingSet
 
 
 class FindingsFile:

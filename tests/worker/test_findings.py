@@ -9,10 +9,15 @@ from shared.model_folder import ModelFolder
 from tests.worker.tiny_models import save
 from worker.engine import model as loading
 from worker.engine.model import LoadedModel
+from worker.engine.probes import Prober
 from worker.engine.trial import Trial
+from worker.engine.working_set import WorkingSet
 from worker.findings import Findings, FindingsFile
 
-FOUND = Findings("m", "HOOKED", "PADDED", "any", "", prefills_last=True)
+PASSES = WorkingSet((16, 48), (0, 1024), ((1e6, 2.5e6), (1.5e6, 3e6)))
+FOUND = Findings(
+    "m", "HOOKED", "PADDED", "any", "", prefills_last=True, context_tokens=700, working_set=PASSES
+)
 
 
 def loaded(folder: ModelFolder, findings: FindingsFile | None) -> LoadedModel:
@@ -20,7 +25,7 @@ def loaded(folder: ModelFolder, findings: FindingsFile | None) -> LoadedModel:
 
 
 def ways_of(found: LoadedModel) -> tuple[object, ...]:
-    return found.facts, found.layout, found.way, found.together
+    return found.facts, found.layout, found.way, found.together, found.head is None
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_5", "deepseek_v3", "llama4"])
@@ -32,7 +37,22 @@ def test_what_was_found_out_is_not_tried_again(
     tried = loaded(folder, file)
     assert ways_of(tried) == ways_of(loaded(folder, None))
     monkeypatch.setattr(Trial, "way", lambda _trial: pytest.fail("it is tried again"))
-    assert ways_of(loaded(folder, file)) == ways_of(tried)
+    monkeypatch.setattr(Prober, "working_set", lambda *_: pytest.fail("it is probed again"))
+    again = loaded(folder, file)
+    assert ways_of(again) == ways_of(tried)
+    assert again.working_set == tried.working_set
+
+
+def test_passes_are_probed_again_for_another_context(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model", "llama")
+    file = FindingsFile(tmp_path / "findings.json")
+    loading.load(folder, 300, lambda: None, findings=file)
+    known = file.read(f"{folder.fingerprint}/0")
+    assert known is not None
+    assert known.context_tokens == 300
+    found = loaded(folder, file)
+    renewed = file.read(f"{folder.fingerprint}/0")
+    assert renewed == replace(known, context_tokens=700, working_set=found.working_set)
 
 
 def test_findings_of_another_model_or_of_other_precision_are_none(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Loading a model, and finding out by trying it what it costs and how its rows run side by side."""
 
-import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,15 +12,14 @@ from mlx_lm.models.cache import CacheList, make_prompt_cache
 from mlx_lm.utils import load_model
 
 from shared.errors import ModelError
-from shared.model_facts import ModelFacts, Reuse, room_tokens
+from shared.model_facts import ModelFacts, room_tokens
 from shared.model_folder import ModelFolder
 from worker.death import speaks_of_memory
-from worker.engine.beginnings_trial import BeginningsTrial
 from worker.engine.grouping import PlaceCosts
 from worker.engine.hooks import Way
 from worker.engine.joined_attention import SCORES_BYTES
 from worker.engine.kinds import KeysValues, Kind
-from worker.engine.output_head import OutputHead, output_head, put_back
+from worker.engine.output_head import OutputHead
 from worker.engine.probes import Prober, Room, Speed
 from worker.engine.row_batch import Layout
 from worker.engine.row_caches import (
@@ -34,9 +32,10 @@ from worker.engine.row_caches import (
     quantise,
     row_costs,
 )
+from worker.engine.side_by_side import Remembered, SideBySide
 from worker.engine.trial import Together, Trial
 from worker.engine.working_set import Demand, Reserve, WorkingSet, reserve
-from worker.findings import Findings, FindingsFile
+from worker.findings import FindingsFile
 
 WARM_UP_TOKENS: Final = 64
 _EVAL_BYTES: Final = 256 << 20
@@ -168,11 +167,10 @@ def warm_up(
     names = kind_names(caches)
     costs = row_costs(caches, WARM_UP_TOKENS + 1, lambda tokens: _prefill(model, tokens, kv_bits))
     known: dict[tuple[tuple[int, ...], bool], mx.array] = {}
-    side_by_side = _side_by_side(
-        caches,
-        costs,
-        vocabulary,
-        lambda layout, vocabulary: Trial(
+    remembered = Remembered.of(findings or FindingsFile(), f"{folder.fingerprint}/{kv_bits}")
+    side_by_side = SideBySide.found(
+        _layout(caches, costs),
+        lambda layout: Trial(
             model,
             lambda tokens: _new_caches(model, tokens, PAD_TOKENS, kv_bits),
             layout,
@@ -180,7 +178,7 @@ def warm_up(
             on_progress,
             known,
         ),
-        Remembered(findings or FindingsFile(), f"{folder.fingerprint}/{kv_bits}"),
+        remembered.findings,
     )
     layout = side_by_side.layout
     on_progress()
@@ -203,12 +201,10 @@ def warm_up(
         shares_from=share_tokens if side_by_side.shares else 0,
         why_not_shared=side_by_side.why_not_shared if share_tokens else "nothing of prompts is kept",
     )
-    free_bytes = _PROBES_BYTES if limit_bytes is None else limit_bytes - mx.get_active_memory()
-    bytes_per_token = costs.kv_bytes_per_token + costs.window_bytes_per_token
-    room = Room(context_tokens, costs.window_tokens, bytes_per_token, free_bytes)
-    prober = Prober(
-        model, lambda tokens: _new_caches(model, tokens, facts.kv_pad_tokens, kv_bits), on_progress
+    working_set = remembered.working_set(context_tokens) or _probed(
+        model, facts, speed, limit_bytes, on_progress
     )
+    remembered.keep(side_by_side, context_tokens, working_set)
     return LoadedModel(
         model,
         facts,
@@ -218,9 +214,22 @@ def warm_up(
         side_by_side.head,
         prefill_ms_per_token=speed.ms_per_token,
         decode_ms_per_step=speed.fixed_ms,
-        working_set=prober.working_set(speed, room),
+        working_set=working_set,
         layer_share=share_of_a_layer(layout, len(caches), context_tokens),
     )
+
+
+def _probed(
+    model: Any, facts: ModelFacts, speed: Speed, limit_bytes: int | None, on_progress: Callable[[], None]
+) -> WorkingSet:
+    """Return what forward passes take beside the caches."""
+    free_bytes = _PROBES_BYTES if limit_bytes is None else limit_bytes - mx.get_active_memory()
+    bytes_per_token = facts.kv_bytes_per_token + facts.window_bytes_per_token
+    prober = Prober(
+        model, lambda tokens: _new_caches(model, tokens, facts.kv_pad_tokens, facts.kv_bits), on_progress
+    )
+    room = Room(facts.context_tokens, facts.window_tokens, bytes_per_token, free_bytes)
+    return prober.working_set(speed, room)
 
 
 def _first_runs(
@@ -281,82 +290,6 @@ def _new_caches(model: Any, tokens: int, pad_tokens: int, kv_bits: int) -> list[
     return caches
 
 
-@dataclass(frozen=True, slots=True)
-class _SideBySide:
-    """How rows are kept side by side, attended to and prefilled together, or why they aren't."""
-
-    layout: Layout | None = None
-    way: Way | None = None
-    together: Together = Together.NEVER
-    head: OutputHead | None = None
-    why_not: str = ""
-    reuse: Reuse = "none"
-    why_not_shared: str = "one row runs at a time"
-
-    @property
-    def shares(self) -> bool:
-        return not self.why_not_shared
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """What an earlier life has found out about a model, by the name that it has there."""
-
-    file: FindingsFile
-    model: str
-
-    def of(self, layout: Layout, trial: Trial) -> _SideBySide | None:
-        """Put the way in place that was found then; None if nothing is known, or it won't go."""
-        known = self.file.read(self.model)
-        if known is None or known.way not in Way.__members__ or known.together not in Together.__members__:
-            return None
-        way = Way[known.way]
-        if not trial.put_back(way):
-            return None
-        layout = dataclasses.replace(layout, by_rows=way is Way.BY_ROWS)
-        together = Together[known.together]
-        head = put_back(trial.model, trial.vocabulary) if known.prefills_last else None
-        return _SideBySide(
-            layout, way, together, head, reuse=known.reuse, why_not_shared=known.why_not_shared
-        )
-
-    def keep(self, found: _SideBySide) -> None:
-        """Remember it for the next life."""
-        assert found.way is not None
-        names = (found.way.name, found.together.name)
-        prefills_last = found.head is not None
-        self.file.write(Findings(self.model, *names, found.reuse, found.why_not_shared, prefills_last))
-
-
-def _side_by_side(
-    caches: list[Any],
-    costs: RowCosts,
-    vocabulary: int,
-    trial: Callable[[Layout, int], Trial],
-    remembered: Remembered,
-) -> _SideBySide:
-    try:
-        layers = kinds_of(caches)
-    except UnknownKindError as problem:
-        return _SideBySide(why_not=str(problem))
-    layout = layout_of(caches, layers, costs, by_rows=False)
-    known = remembered.of(layout, trial(layout, vocabulary))
-    if known is not None:
-        return known
-    way = trial(layout, vocabulary).way()
-    if way is None:
-        return _SideBySide(why_not="rows side by side give other logits than each row alone")
-    layout = dataclasses.replace(layout, by_rows=way is Way.BY_ROWS)
-    together = trial(layout, vocabulary).together()
-    beginnings = BeginningsTrial(trial(layout, vocabulary), way)
-    reuse = beginnings.reuse()
-    why_not = beginnings.why_not_shared() if reuse != "none" else "nothing of a prompt can be used again"
-    head = output_head(trial(layout, vocabulary), together)
-    found = _SideBySide(layout, way, together, head, reuse=reuse, why_not_shared=why_not)
-    remembered.keep(found)
-    return found
-
-
 def share_of_a_layer(layout: Layout | None, layers: int, context_tokens: int) -> float:
     """Return the largest layer's share of all caches, as it is while it is copied or unpacked.
 
@@ -374,6 +307,14 @@ def _bytes_of(kind: Kind, context_tokens: int, *, unpacked: bool) -> int:
         return kind.nbytes
     plain = kind.heads * (kind.key_width + kind.value_width) * kind.dtype.size
     return kind.slots(context_tokens) * (plain if unpacked else kind.bytes_per_token)
+
+
+def _layout(caches: list[Any], costs: RowCosts) -> Layout | str:
+    """Return how rows would be kept side by side, or why they can't be."""
+    try:
+        return layout_of(caches, kinds_of(caches), costs, by_rows=False)
+    except UnknownKindError as problem:
+        return str(problem)
 
 
 def layout_of(caches: list[Any], layers: list[list[Kind]], costs: RowCosts, *, by_rows: bool) -> Layout:
