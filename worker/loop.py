@@ -137,6 +137,8 @@ class Loop:
         self._step += 1
         if done.firsts is not None:
             self._settle(done.firsts)
+            # What was prefilled beside those who have ended is copied next, and shouldn't be there twice.
+            self._engine.drop(self._scheduler.take_dropped())
 
     def _launch(self, rows: Seq[Sequence]) -> None:
         self._running.launch(rows)

@@ -107,6 +107,7 @@ class Ours:
             self._times.prefilled(plan.chunks, done.elapsed_ms)
             if done.firsts is not None:
                 tokens += self._settle(done.firsts)
+                self._engine.drop(self._scheduler.take_dropped())
         rows = self._scheduler.still_in(plan)
         if rows:
             self._engine.launch(rows)

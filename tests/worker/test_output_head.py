@@ -121,6 +121,18 @@ def test_the_first_token_is_sent_before_the_step_of_all_rows(steps: list[int]) -
     assert steps[before:] == [2], "it decodes in the same turn"
 
 
+@pytest.mark.parametrize("lengths", [(60, 61), (49, 53, 58), (111, 48, 50)])
+def test_who_ends_with_his_first_token_is_gone_before_others_of_his_prefill_are_copied(
+    lengths: tuple[int, ...],
+) -> None:
+    """Workbench.turn checks that no more is held than was reserved."""
+    bench = Workbench(tiny("llama"), quantum_ms=1000, kv_bytes_max=0)
+    for place, length in enumerate(lengths):
+        bench.submit(str(place), prompt_of(length, place), 1 + place)
+    bench.run()
+    assert [len(bench.answers[str(place)]) for place in range(len(lengths))] == [*range(1, 1 + len(lengths))]
+
+
 def test_a_prompt_of_one_token_needs_no_pass_of_its_own(steps: list[int]) -> None:
     assert len(Workbench(tiny("llama")).answer((5,), 3)) == 3
     assert steps == [1, 1, 1]
