@@ -20,8 +20,8 @@ class Findings:
 
     `way` and `together` are names of `worker.engine.trial`'s: how attention is done, and which prompts are
     prefilled as one batch. `prefills_last` says whether prefill brings the first token of an answer, and
-    `working_set` what forward passes take behind contexts of up to `context_tokens`. The others are
-    ModelFacts' fields.
+    `working_set` what forward passes take behind contexts of up to `context_tokens`, measured with
+    `free_bytes` to do so. The others are ModelFacts' fields.
     """
 
     model: str
@@ -31,6 +31,7 @@ class Findings:
     why_not_shared: str
     prefills_last: bool
     context_tokens: int
+    free_bytes: int
     working_set: WorkingSet
 
 

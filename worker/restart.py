@@ -185,8 +185,10 @@ class RestartPolicy:
             self._failures += 1
             self._breaker.count_death(at)
             delay_s = backoff_s(self._failures, self._jitter())
+        # It may take so long to die that no window sees too many deaths.
+        in_vain = life.healthy_since is None and self._failures > self._settings.restarts_max
         # A model that can't be loaded doesn't mend itself in seconds, nor does memory on the lowest rung.
-        if helpless or death.cause == "cannot_load":
+        if helpless or in_vain or death.cause == "cannot_load":
             self._breaker.open(at)
         return self._breaker.rest_s(at) or delay_s
 

@@ -16,7 +16,15 @@ from worker.findings import Findings, FindingsFile
 
 PASSES = WorkingSet((16, 48), (0, 1024), ((1e6, 2.5e6), (1.5e6, 3e6)))
 FOUND = Findings(
-    "m", "HOOKED", "PADDED", "any", "", prefills_last=True, context_tokens=700, working_set=PASSES
+    "m",
+    "HOOKED",
+    "PADDED",
+    "any",
+    "",
+    prefills_last=True,
+    context_tokens=700,
+    free_bytes=1 << 30,
+    working_set=PASSES,
 )
 
 
@@ -53,6 +61,18 @@ def test_passes_are_probed_again_for_another_context(tmp_path: Path) -> None:
     found = loaded(folder, file)
     renewed = file.read(f"{folder.fingerprint}/0")
     assert renewed == replace(known, context_tokens=700, working_set=found.working_set)
+
+
+def test_what_was_probed_with_little_room_is_probed_again_with_more(tmp_path: Path) -> None:
+    """A life that began while somebody else held the memory says little of what passes take."""
+    folder = save(tmp_path / "model", "llama")
+    file = FindingsFile(tmp_path / "findings.json")
+    crowded = loading.load(folder, None, lambda: None, limit_bytes=1 << 10, findings=file)
+    free = loading.load(folder, None, lambda: None, limit_bytes=1 << 34, findings=file)
+    assert len(free.working_set.tokens) > len(crowded.working_set.tokens)
+    assert loading.load(folder, None, lambda: None, limit_bytes=1 << 33, findings=file).working_set == (
+        free.working_set
+    )
 
 
 def test_findings_of_another_model_or_of_other_precision_are_none(tmp_path: Path) -> None:

@@ -91,6 +91,23 @@ def test_what_is_kept_gives_way_where_rows_need_the_room(family: str) -> None:
     assert 0 < bench.engine.prefixes.kept_bytes <= budget
 
 
+@pytest.mark.parametrize("length", [319, 320, 321])
+def test_a_copy_of_what_is_kept_is_made_only_where_all_of_the_row_has_room_beside_it(length: int) -> None:
+    loaded = reusing("llama")
+    facts, kept = loaded.facts, 4 * BLOCK
+    budget = kept * facts.kv_bytes_per_token + facts.row_bytes(length - 1)
+    bench = Talk(loaded, slots=1, kv_bytes_max=budget, kept_bytes_max=kept * facts.kv_bytes_per_token)
+    bench.say({"first": (*ids_of(1, kept - 1), 7, 8)}, 1)
+    assert bench.engine.prefixes.kept_bytes == kept * facts.kv_bytes_per_token
+    bench.ask("second", (*ids_of(1, kept - 1), 7, *ids_of(2, length - kept)), 2)
+    while "second" not in bench.ends:
+        bench.turn()
+        assert bench.engine.kv_bytes + bench.engine.prefixes.kept_bytes <= budget
+    assert bench.cached("second") == kept
+    # Of 320 tokens the room for the next one is a step more: it begins behind what is kept instead.
+    assert (bench.shared_bytes_max > 0) == (length == 320)
+
+
 def test_what_is_kept_keeps_within_its_own_bound_and_nothing_is_kept_on_demand() -> None:
     loaded = reusing("llama")
     bound = 3 * BLOCK * loaded.facts.kv_bytes_per_token

@@ -1,13 +1,18 @@
 """What rows hold in common, or begin with, takes no more memory than admission counts on, at any time."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from proxy.admission.commons import Commons
+from shared.messages import Submit
 from shared.prefix_chain import keys_of, name_of, root_key
-from tests.worker.beginnings_bench import BLOCK, Ids, Talk, alone, disk_tier, ids_of, reusing, turn_of
+from tests.worker.beginnings_bench import BLOCK, STOP, Ids, Talk, alone, disk_tier, ids_of, reusing, turn_of
+from tests.worker.workbench import GREEDY
 from worker.engine import disk_beginnings, prefilling
+from worker.engine.bases import Bases, Other
+from worker.sequence import Sequence
 
 ANSWER = 6
 
@@ -128,3 +133,22 @@ def test_what_comes_from_disk_keeps_within_the_room_that_there_is(
         assert bench.engine.prefixes.kept_bytes <= budget
     for name, prompt in prompts.items():
         alone("llama", prompt, ANSWER).assert_same(bench.answers[name])
+
+
+@pytest.mark.parametrize(("turn_ends_at", "end"), [(None, 288), (260, 256), (300, 288), (320, 288)])
+def test_a_base_ends_within_what_names_tell_admission_of(turn_ends_at: int | None, end: int) -> None:
+    """A row whose last id is prefilled has one token more than its blocks' names: it may fill a block."""
+    text = list(ids_of(1, 5 * BLOCK))
+    if turn_ends_at is not None:
+        text[turn_ends_at - 1] = STOP
+    facts = reusing("llama").facts
+    nothing: Any = None  # is stored here
+    bases = Bases(facts, nothing, nothing)
+    whole, longer = sequence_of("whole", tuple(text)), sequence_of("longer", (*text, *ids_of(2, 9)))
+    other = Other(whole, computed=len(text), base_tokens=0, source=None)
+    assert bases.closest(longer, [other]) == (other, 4 * BLOCK)
+    assert bases._further(longer, other, 4 * BLOCK) == end
+
+
+def sequence_of(name: str, ids: Ids) -> Sequence:
+    return Sequence.of(Submit(0, name, 1, ids, (), 9, (STOP,), GREEDY, 0, 1.0), 0.0)

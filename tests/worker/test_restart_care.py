@@ -62,6 +62,24 @@ def test_who_finds_no_memory_for_the_model_is_tried_again_soon_and_no_caution_is
     assert bench.care == Care(3, "closed")
 
 
+def test_who_takes_long_to_find_no_memory_isnt_tried_for_ever_either() -> None:
+    """So long that no window of the breaker's sees too many deaths."""
+    bench = Bench(SETTINGS)
+    waits = []
+    for _ in range(6):
+        for step in range(5):
+            bench.report(step, "loading")
+            assert bench.wait(50) == []
+        said = bench.exit(-signal.SIGABRT, "out of memory\n")
+        waits += [
+            it.message.delay_s for it in said if isinstance(it, Tell) and isinstance(it.message, BackingOff)
+        ]
+        if bench.care.breaker == "closed" and waits:
+            bench.wait(waits[-1])
+    assert waits == [1.0, 2.0, 4.0, 8.0, 60.0]
+    assert bench.care == Care(0, "open")
+
+
 def test_healthy_time_climbs_and_the_proxy_hears_it_within_a_tick(bench: Bench) -> None:
     bench.die_of_memory()
     bench.idle(99)

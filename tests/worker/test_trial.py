@@ -15,9 +15,10 @@ from tests.worker.tiny_models import load_saved, save, tiny
 from tests.worker.workbench import Workbench
 from worker.engine import model as worker_model
 from worker.engine import trial
+from worker.engine.beginnings_trial import BeginningsTrial
 from worker.engine.hooks import Way
 from worker.engine.model import LoadedModel, warm_up
-from worker.engine.trial import Together
+from worker.engine.trial import Together, Trial
 
 WIDTH: Final = 16
 HEADS: Final = 2
@@ -375,3 +376,24 @@ def test_a_family_whose_claim_is_false_is_clamped_in_words(
     assert (loaded.layout, loaded.way, loaded.facts.batches) == (None, None, False)
     assert "give other logits" in loaded.facts.why_not
     assert loaded.facts.kv_bytes_per_token == facts.kv_bytes_per_token
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Trial, "_agrees"),
+        (Trial, "_prefills"),
+        (BeginningsTrial, "_is_restored"),
+        (BeginningsTrial, "_is_shared"),
+    ],
+)
+def test_want_of_memory_in_a_trial_is_no_trait_of_the_family(
+    kind: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_arguments: object, **_options: object) -> bool:
+        raise RuntimeError("cudaMallocAsync(&data, size, stream) failed: out of memory")
+
+    folder = save(tmp_path / "model", "llama")
+    monkeypatch.setattr(kind, name, fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        load_saved(folder)

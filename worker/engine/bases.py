@@ -127,7 +127,9 @@ class Bases:
         """Return the end of the half block up to which two sequences go on alike, or up to a turn's end."""
         if not self._is_cuttable:
             return common
-        most = min(len(sequence.ids) - 1, other.computed, common + PREFIX_BLOCK_TOKENS)
+        # The last ids are in no block's name: what is beyond those is nothing that admission reckons with.
+        computed = min(other.computed, len(other.sequence.ids) - 1)
+        most = min(len(sequence.ids) - 1, computed, common + PREFIX_BLOCK_TOKENS)
         end, at = 0, common
         while at < most and sequence.ids[at] == other.sequence.ids[at]:
             at += 1

@@ -175,7 +175,7 @@ class Beginnings:
         base_tokens = base.tokens if base is not None else 0
         # While it is copied it's there twice, and what rows hold of what is kept can't be given up.
         taken = (match.tokens - base_tokens) * self._token_bytes
-        coming_bytes = self._row_bytes(most) - base_tokens * self._token_bytes
+        coming_bytes = self._row_bytes(sequence.prefill_tokens) - base_tokens * self._token_bytes
         spare_bytes = room_bytes - promised_bytes - coming_bytes
         if match.tokens > base_tokens and taken > spare_bytes:
             base, match = self._uncopied(sequence, base, match, max(0, spare_bytes))

@@ -16,7 +16,7 @@ from worker.engine.kinds import State
 from worker.engine.restored import put_behind, restore
 from worker.engine.row_caches import Prefilled
 from worker.engine.slabs import Slab, Snapshot, source_of
-from worker.engine.trial import GARBAGE, REFUSALS, Ids, Trial
+from worker.engine.trial import GARBAGE, REFUSALS, Ids, Trial, refused
 from worker.prefixes.blocks import Run
 
 _BEGINNING: Final = (3, 4, 5, 6, 7, 8, 9, 11, 12)
@@ -61,7 +61,8 @@ class BeginningsTrial:
         try:
             if not self._is_restored():
                 return "none"
-        except REFUSALS:
+        except REFUSALS as problem:
+            refused(problem)
             return "none"  # what a family can't do is what is to be found out here
         return "any" if self._is_cuttable else "checkpoints"
 
@@ -75,6 +76,7 @@ class BeginningsTrial:
         try:
             return "" if self._is_shared() else "rows behind one beginning give other logits than each alone"
         except REFUSALS as problem:
+            refused(problem)
             return f"attention behind a beginning can't be done apart: {type(problem).__name__}"
 
     @property

@@ -201,10 +201,11 @@ def warm_up(
         shares_from=share_tokens if side_by_side.shares else 0,
         why_not_shared=side_by_side.why_not_shared if share_tokens else "nothing of prompts is kept",
     )
-    working_set = remembered.working_set(context_tokens) or _probed(
-        model, facts, speed, limit_bytes, on_progress
+    free_bytes = _PROBES_BYTES if limit_bytes is None else limit_bytes - mx.get_active_memory()
+    working_set = remembered.working_set(context_tokens, free_bytes) or _probed(
+        model, facts, speed, free_bytes, on_progress
     )
-    remembered.keep(side_by_side, context_tokens, working_set)
+    remembered.keep(side_by_side, context_tokens, free_bytes, working_set)
     return LoadedModel(
         model,
         facts,
@@ -220,10 +221,9 @@ def warm_up(
 
 
 def _probed(
-    model: Any, facts: ModelFacts, speed: Speed, limit_bytes: int | None, on_progress: Callable[[], None]
+    model: Any, facts: ModelFacts, speed: Speed, free_bytes: int, on_progress: Callable[[], None]
 ) -> WorkingSet:
-    """Return what forward passes take beside the caches."""
-    free_bytes = _PROBES_BYTES if limit_bytes is None else limit_bytes - mx.get_active_memory()
+    """Return what forward passes take beside the caches, probed within so many bytes."""
     bytes_per_token = facts.kv_bytes_per_token + facts.window_bytes_per_token
     prober = Prober(
         model, lambda tokens: _new_caches(model, tokens, facts.kv_pad_tokens, facts.kv_bits), on_progress

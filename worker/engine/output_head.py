@@ -16,7 +16,7 @@ from mlx.nn.layers.linear import Linear
 from mlx.nn.layers.quantized import QuantizedEmbedding, QuantizedLinear
 
 from worker.engine.hooks import CHANGED_FROM, Hooks
-from worker.engine.trial import REFUSALS, Together, Trial, prefill_together
+from worker.engine.trial import REFUSALS, Together, Trial, prefill_together, refused
 
 _LINEAR: Final = (Linear, QuantizedLinear)
 _EMBEDDING: Final = (Embedding, QuantizedEmbedding)
@@ -71,8 +71,8 @@ def output_head(trial: Trial, together: Together) -> OutputHead | None:
     try:
         if _agrees(head, trial, together):
             return head
-    except REFUSALS:
-        pass  # what a family can't do is what is to be found out here
+    except REFUSALS as problem:
+        refused(problem)  # what a family can't do is what is to be found out here
     hooks.remove()
     return None
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from shared.model_facts import Reuse
 from worker.engine.beginnings_trial import BeginningsTrial
@@ -13,6 +13,9 @@ from worker.engine.row_batch import Layout
 from worker.engine.trial import Together, Trial
 from worker.engine.working_set import WorkingSet
 from worker.findings import Findings, FindingsFile
+
+# Free memory that is said to be as much as it was.
+_AS_MUCH: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +80,17 @@ class Remembered:
     def of(cls, file: FindingsFile, model: str) -> Self:
         return cls(file, model, file.read(model))
 
-    def working_set(self, context_tokens: int) -> WorkingSet | None:
-        """Return what forward passes take, as it was measured for contexts up to the same length."""
-        known = self.findings
-        return known.working_set if known is not None and known.context_tokens == context_tokens else None
+    def working_set(self, context_tokens: int, free_bytes: int) -> WorkingSet | None:
+        """Return what forward passes take, as it was measured for contexts up to the same length.
 
-    def keep(self, found: SideBySide, context_tokens: int, working_set: WorkingSet) -> None:
+        Not what was measured with less room than there is now: few probes say little.
+        """
+        known = self.findings
+        if known is None or known.context_tokens != context_tokens:
+            return None
+        return known.working_set if known.free_bytes >= _AS_MUCH * free_bytes else None
+
+    def keep(self, found: SideBySide, context_tokens: int, free_bytes: int, working_set: WorkingSet) -> None:
         """Remember it for the next life. What one row at a time does is found out quickly."""
         if found.way is None:
             return
@@ -94,7 +102,9 @@ class Remembered:
             why_not_shared=found.why_not_shared,
             prefills_last=found.head is not None,
             context_tokens=context_tokens,
+            free_bytes=free_bytes,
             working_set=working_set,
         )
-        if new != self.findings:
+        known = self.findings
+        if known is None or dataclasses.replace(new, free_bytes=known.free_bytes) != known:
             self.file.write(new)

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 import mlx.core as mx
 
+from worker.death import speaks_of_memory
 from worker.engine.grouping import Row
 from worker.engine.hooks import Hooks, Way, callers, hookable, restore
 from worker.engine.kinds import KeysValues
@@ -45,6 +46,13 @@ _SPLITS: Final = frozenset(
         *("kimi_linear", "longcat_flash", "mistral4"),
     )
 )
+
+
+def refused(problem: Exception) -> None:
+    """Take note that a family can't do something. Want of memory says nothing of it, and is raised again."""
+    if speaks_of_memory(repr(problem)):
+        raise problem
+
 
 NewCaches = Callable[[int], list[Any]]
 Ids = tuple[int, ...]
@@ -83,8 +91,8 @@ class Trial:
             try:
                 if self._put_in_place(hooks, way) and self._agrees(way, prompts, alone):
                     return way
-            except REFUSALS:
-                pass  # what a family can't do is what is to be found out here
+            except REFUSALS as problem:
+                refused(problem)  # what a family can't do is what is to be found out here
             hooks.remove()
         return None
 
@@ -95,8 +103,8 @@ class Trial:
         try:
             if self._put_in_place(hooks, way):
                 return True
-        except REFUSALS:
-            pass  # it is another model than it was
+        except REFUSALS as problem:
+            refused(problem)  # it is another model than it was
         hooks.remove()
         return False
 
@@ -107,8 +115,8 @@ class Trial:
             try:
                 if self._prefills([self.ids_of(_PROMPTS[0]), self.ids_of(ids)]):
                     return together
-            except REFUSALS:
-                continue  # likewise
+            except REFUSALS as problem:
+                refused(problem)  # likewise
         return Together.NEVER
 
     def ids_of(self, ids: Ids) -> Ids:
