@@ -20,10 +20,11 @@ def token_at(index: int) -> int:
 
 @dataclass(slots=True)
 class Report:
-    """What the proxy hears at a turn's end."""
+    """What the proxy hears at a turn's end; `firsts` are tokens that prefill brought, ahead of the step."""
 
     step_ms: float = 0.0
     rows: int = 0
+    firsts: list[Emitted] = field(default_factory=list)
     emitted: list[Emitted] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
     parked: list[Sequence] = field(default_factory=list)
@@ -36,7 +37,7 @@ class Device:
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
         self._times = StepTimes(costs.prefill_ms(1), costs.decode_ms(1))
-        self._scheduler = Scheduler(costs.slots, self._times)
+        self._scheduler = Scheduler(costs.slots, self._times, prefills_last=True)
         self._inbox: list[Submit | Cancel | Park] = []
         self._report = Report()
         self._plan: Plan | None = None
@@ -66,15 +67,22 @@ class Device:
             report.chunks = plan.chunks
             prefill_ms = self._costs.prefill_ms(sum(chunk.tokens for chunk in plan.chunks))
             self._times.prefilled(plan.chunks, prefill_ms)
-        if plan.rows:
-            report.rows, report.step_ms = len(plan.rows), self._costs.decode_ms(len(plan.rows))
+            firsts = [chunk.sequence for chunk in plan.chunks if chunk.brings_token]
+            self._settle(firsts, report.firsts)
+        rows = self._scheduler.still_in(plan)
+        if rows:
+            report.rows, report.step_ms = len(rows), self._costs.decode_ms(len(rows))
             self._times.decoded(report.rows, report.step_ms)
-            for outcome in self._scheduler.settle(plan.rows, _tokens(plan.rows)):
-                if isinstance(outcome, Emitted):
-                    report.emitted.append(outcome)
-                else:
-                    report.ended.append(outcome)
+            self._settle(rows, report.emitted)
         return report
+
+    def _settle(self, rows: Seq[Sequence], emitted: list[Emitted]) -> None:
+        for outcome in self._scheduler.settle(rows, _tokens(rows)):
+            if isinstance(outcome, Emitted):
+                emitted.append(outcome)
+            else:
+                assert isinstance(outcome, Ended), "nothing has a grammar"
+                self._report.ended.append(outcome)
 
     @property
     def has_turn(self) -> bool:

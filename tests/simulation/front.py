@@ -19,6 +19,7 @@ from tests.simulation.clock import Clock
 from tests.simulation.costs import Costs
 from tests.simulation.device import STOP, Report
 from tests.simulation.request import Request
+from worker.scheduler import Emitted
 
 _RESTART_RETRY_S = 10.0
 
@@ -166,18 +167,9 @@ class Front:
     def heard(self, report: Report) -> None:
         """Take in what a turn brought, then decide."""
         admission, now = self.admission, self._clock.now
-        names = [
-            emitted.sequence.name
-            for emitted in report.emitted
-            if self._current(emitted.sequence.name, emitted.sequence.attempt)
-        ]
         row_ms = report.step_ms / report.rows if report.rows else 0.0
-        admission.stepped(names, report.step_ms, row_ms, self._shares(report), now)
-        for emitted in report.emitted:
-            request = self._current(emitted.sequence.name, emitted.sequence.attempt)
-            if request:
-                self._take_token(request, emitted.index, emitted.token)
-                self._serve(request, row_ms)
+        self._step(report.firsts, 0.0, 0.0, self._shares(report))
+        self._step(report.emitted, report.step_ms, row_ms, [])
         for ended in report.ended:
             request = self._current(ended.sequence.name, ended.sequence.attempt)
             if request:
@@ -190,6 +182,16 @@ class Front:
                 admission.parked(request.name, now)
                 self._put_back(request)
         self.decide()
+
+    def _step(self, emitted: list[Emitted], step_ms: float, row_ms: float, shares: list[Share]) -> None:
+        """Take in a token for each of these rows, and what was prefilled."""
+        named = [(each, self._current(each.sequence.name, each.sequence.attempt)) for each in emitted]
+        came = [(each, request) for each, request in named if request]
+        names = [request.name for _, request in came]
+        self.admission.stepped(names, step_ms, row_ms, shares, self._clock.now)
+        for each, request in came:
+            self._take_token(request, each.index, each.token)
+            self._serve(request, row_ms)
 
     def _shares(self, report: Report) -> list[Share]:
         shares = []

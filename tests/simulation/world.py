@@ -113,7 +113,8 @@ class World:
         """Let the worker die if one that kills is in the turn, at its place."""
         for name, place in device.manifest.items():
             request = self.front.live.get(name)
-            if request is not None and request.kills_at == place:
+            # A turn in which prefill brings a token makes two.
+            if request is not None and request.kills_at is not None and request.kills_at <= place:
                 self.deaths_of[request.asks] += 1
                 self._end_worker(_POISONED_RESTART_S, blamed=True)
                 return True
