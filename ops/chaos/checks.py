@@ -1,8 +1,9 @@
 """What must be true of answers, whatever broke meanwhile; pure. A problem is a sentence; none is good."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from ops.chaos.said import Said
 
@@ -44,6 +45,17 @@ def differences(said: Iterable[Said], expected: Mapping[int, str], encode: Encod
         if one.completed and one.text != expected[one.ask.number]
     ]
     return Difference(sum(one.lost for one in each), sum(one.added for one in each))
+
+
+def counted(said: Sequence[Said], apart: Difference) -> dict[str, Any]:
+    """Return how many requests there were, how they ended, and what their answers differ by."""
+    return {
+        "requests": len(said),
+        "endings": dict(Counter(" ".join(one.endings[-1:]) for one in said)),
+        "refusals": dict(Counter(f"{each.status} {each.code}" for one in said for each in one.refusals)),
+        "tokens_lost": apart.lost,
+        "tokens_added": apart.added,
+    }
 
 
 def answer_problems(said: Sequence[Said], expected: Mapping[int, str]) -> list[str]:

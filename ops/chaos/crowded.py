@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -98,11 +97,7 @@ async def _measure(plan: Plan, house: House) -> Figures:
         "problems": problems,
         "died_s": summary([each.died_s for each in struck if each.fault.kills]),
         "kinds": timeline.by_kind(found.effects),
-        "requests": len(said),
-        "endings": dict(Counter(" ".join(one.endings[-1:]) for one in said)),
-        "refusals": dict(Counter(f"{each.status} {each.code}" for one in said for each in one.refusals)),
-        "tokens_lost": apart.lost,
-        "tokens_added": apart.added,
+        **checks.counted(said, apart),
         "quarantined": ready.get("quarantined"),
         "rung": ready.get("worker", {}).get("rung"),
         "lives": timeline.told(lives),

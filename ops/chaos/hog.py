@@ -24,13 +24,13 @@ def main() -> int:
         return 2
     mx.set_cache_limit(0)
     taken: list[mx.array] = []
-    said = -1
     while True:
+        before = len(taken)
         for piece in _PIECES:
             while _take(piece, taken):
                 pass
-        if said != (said := sum(array.nbytes for array in taken)):
-            print("taken", said, flush=True)
+        if len(taken) > before:
+            print("taken", sum(array.nbytes for array in taken), flush=True)
         ready, _, _ = select.select([sys.stdin], [], [], _AGAIN_S)
         if ready and not sys.stdin.read(1):
             return 0

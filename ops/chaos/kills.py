@@ -3,7 +3,6 @@
 import asyncio
 import random
 import time
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -128,11 +127,7 @@ def _figures(plan: Plan, house: House, seen: _Seen) -> Figures:
     return {
         "problems": problems,
         "kinds": kinds,
-        "requests": len(said),
-        "endings": dict(Counter(" ".join(one.endings[-1:]) for one in said)),
-        "refusals": dict(Counter(f"{each.status} {each.code}" for one in said for each in one.refusals)),
-        "tokens_lost": apart.lost,
-        "tokens_added": apart.added,
+        **checks.counted(said, apart),
         "resumed": ready.get("resumed"),
         "rung": ready.get("worker", {}).get("rung"),
         "lives": timeline.told(house.lives()),

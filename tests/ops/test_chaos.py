@@ -69,6 +69,17 @@ def test_an_answer_that_is_cut_doubled_torn_or_mixed_up_is_found(wrong, words):
     assert f"request {wrong.ask.number}" in problem
 
 
+def test_requests_are_counted_by_their_last_end_and_by_what_refused_them():
+    ends = [said(), said(endings=("broken X", "done")), said(endings=("left",)), said(refusals=(refused(),))]
+    assert checks.counted(ends, checks.Difference(1, 2)) == {
+        "requests": 4,
+        "endings": {"done": 3, "left": 1},
+        "refusals": {"503 overloaded": 1},
+        "tokens_lost": 1,
+        "tokens_added": 2,
+    }
+
+
 def test_many_problems_of_a_kind_are_counted_not_listed():
     problems = checks.answer_problems([said("x")] * 9, TEXTS)
     assert len(problems) == 6
