@@ -28,7 +28,7 @@ from shared.prefix_chain import NAME_BITS
 from shared.readings import NO_PREFIXES, NO_ROWS, EngineReading, MemoryReading, PrefixReading
 from shared.sampling import Sampling
 
-PROTOCOL_VERSION: Final = 7
+PROTOCOL_VERSION: Final = 8
 
 FinishReason = Literal["stop", "length"]
 Phase = Literal["loading", "idle", "prefill", "decode"]

@@ -8,9 +8,12 @@ import pytest
 from shared.model_folder import ModelFolder
 from tests.worker.tiny_models import save
 from worker.engine import model as loading
+from worker.engine.hooks import Way
 from worker.engine.model import LoadedModel
+from worker.engine.output_head import OutputHead
 from worker.engine.probes import Prober
-from worker.engine.trial import Trial
+from worker.engine.side_by_side import Remembered, SideBySide
+from worker.engine.trial import Together, Trial
 from worker.engine.working_set import WorkingSet
 from worker.findings import Findings, FindingsFile
 
@@ -73,6 +76,24 @@ def test_what_was_probed_with_little_room_is_probed_again_with_more(tmp_path: Pa
     assert loading.load(folder, None, lambda: None, limit_bytes=1 << 33, findings=file).working_set == (
         free.working_set
     )
+
+
+def test_what_was_measured_is_remembered_with_the_room_that_there_was(tmp_path: Path) -> None:
+    """As much was found with more room: the next life needn't probe again. What is used again isn't newer."""
+    file = FindingsFile(tmp_path / "findings.json")
+    file.write(FOUND)
+    way = SideBySide(
+        way=Way.HOOKED, together=Together.PADDED, head=OutputHead(), reuse="any", why_not_shared=""
+    )
+    more = 4 * FOUND.free_bytes
+    Remembered.of(file, "m").keep(way, 700, more, replace(PASSES))
+    assert file.read("m") == replace(FOUND, free_bytes=more)
+    again = Remembered.of(file, "m")
+    used = again.working_set(700, FOUND.free_bytes)
+    assert used == PASSES
+    assert used is not None
+    again.keep(way, 700, FOUND.free_bytes, used)
+    assert file.read("m") == replace(FOUND, free_bytes=more)
 
 
 def test_findings_of_another_model_or_of_other_precision_are_none(tmp_path: Path) -> None:

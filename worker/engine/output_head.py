@@ -33,13 +33,15 @@ class OutputHead:
         """Return logits, (rows, vocabulary), of each row's last token in a pass of rows of these lengths.
 
         `run` makes the pass, (rows, tokens, vocabulary). What else it does is left to be evaluated.
+        ValueError if the layer that makes its logits isn't among those that were changed.
         """
         self._places = mx.array(list(lengths), dtype=mx.int32)[:, None, None] - 1
         try:
             logits = run()
         finally:
             self._places = None
-        assert logits.shape[:2] == (len(lengths), 1), "the layer that makes logits is another one"
+        if logits.shape[:2] != (len(lengths), 1):
+            raise ValueError(f"logits {logits.shape}: the layer that makes them is another one")
         return logits[:, -1]
 
     def put_in_place(self, model: Module, vocabulary: int) -> Hooks:

@@ -92,8 +92,11 @@ class Remembered:
 
     def keep(self, found: SideBySide, context_tokens: int, free_bytes: int, working_set: WorkingSet) -> None:
         """Remember it for the next life. What one row at a time does is found out quickly."""
+        known = self.findings
         if found.way is None:
             return
+        if known is not None and working_set is known.working_set:
+            free_bytes = known.free_bytes  # it was measured then
         new = Findings(
             model=self.model,
             way=found.way.name,
@@ -105,6 +108,5 @@ class Remembered:
             free_bytes=free_bytes,
             working_set=working_set,
         )
-        known = self.findings
-        if known is None or dataclasses.replace(new, free_bytes=known.free_bytes) != known:
+        if new != known:
             self.file.write(new)
